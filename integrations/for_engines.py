@@ -13,7 +13,9 @@ from integrations import DEFINITION, SIZES
 
 NAME = __package__.rpartition(".")[2]
 SOLUTION = NAME.partition("_routed")[0].removesuffix("_mxfp4")
-MXFP4 = DEFINITION.startswith("moe_mxfp4_")  # else experts are in FP8, in blocks of 128 x 128
+MXFP4 = DEFINITION.startswith(
+    "moe_mxfp4_"
+)  # else experts are in FP8, in blocks of 128 x 128
 WEIGHTS = "MXFP4" if MXFP4 else "FP8"
 PACKED = f"{__package__}: solution {SOLUTION}, definition {DEFINITION}"
 # lines that adapters write to an engine's log, which show that this package computes
@@ -57,7 +59,9 @@ def check_width(width, ranks):
     if width % BLOCK == 0:
         return
 
-    fitting = [count for count in range(1, ranks) if width * ranks % (count * BLOCK) == 0]
+    fitting = [
+        count for count in range(1, ranks) if width * ranks % (count * BLOCK) == 0
+    ]
     advice = "share whole experts, by expert parallelism"
     if fitting:
         advice = f"split experts over {fitting[-1]} ranks, or {advice}"

@@ -52,7 +52,9 @@ def pytest_terminal_summary(terminalreporter):
     place.
     """
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ") for report in skipped
+    )
     if reasons:
         terminalreporter.section("skipped", sep="-")
     for reason, count in reasons.most_common():
@@ -103,7 +105,9 @@ def packed_module(tmp_path_factory):
     names = {}
 
     def get(solution, dotted, layer_key=None):
-        name = names.setdefault((solution, layer_key), f"packed_{solution}_{len(names)}")
+        name = names.setdefault(
+            (solution, layer_key), f"packed_{solution}_{len(names)}"
+        )
         if not (parent / name).exists():
             first = read_manifest(solution).definitions[0]
             write_texts(parent / name, packed_texts(solution, layer_key or first))

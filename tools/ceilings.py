@@ -31,7 +31,12 @@ class Reader:
     warps: int  # warps of a program
 
 
-READERS = [Reader(4096, 8, 8), Reader(8192, 8, 8), Reader(8192, 16, 16), Reader(16384, 4, 16)]
+READERS = [
+    Reader(4096, 8, 8),
+    Reader(8192, 8, 8),
+    Reader(8192, 16, 16),
+    Reader(16384, 4, 16),
+]
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,9 @@ def reading_of(rates: dict[Task, float]) -> Reading:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="add a line to ceilings.jsonl")
+    parser.add_argument(
+        "--record", action="store_true", help="add a line to ceilings.jsonl"
+    )
     args = parser.parse_args()
 
     rates = best_rates([*gemm_tasks(), *read_tasks()])

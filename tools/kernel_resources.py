@@ -52,7 +52,9 @@ def instructions(opcodes: Iterable[str] | None) -> str:
     return " ".join(sorted(printed))
 
 
-def resources(solutions: list[str], layer_key: str, architecture: str) -> dict[tuple, list[tuple]]:
+def resources(
+    solutions: list[str], layer_key: str, architecture: str
+) -> dict[tuple, list[tuple]]:
     """Return the variants of each kernel, by (solution, kernel, instructions).
 
     A variant is (registers, bytes of shared memory, bytes of stack).
@@ -81,9 +83,15 @@ def main(argv: list[str]) -> int:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     parser.add_argument("solutions", nargs="+", metavar="SOLUTION")
-    parser.add_argument("--definition", type=layer_key_named, default=LAYER_KEY, metavar="KEY")
-    gpu_help = "for example sm_100; GPU: a GPU's name, for the tiles that were tuned for it"
-    parser.add_argument("--architecture", default="sm_100", metavar="SM[:GPU]", help=gpu_help)
+    parser.add_argument(
+        "--definition", type=layer_key_named, default=LAYER_KEY, metavar="KEY"
+    )
+    gpu_help = (
+        "for example sm_100; GPU: a GPU's name, for the tiles that were tuned for it"
+    )
+    parser.add_argument(
+        "--architecture", default="sm_100", metavar="SM[:GPU]", help=gpu_help
+    )
     args = parser.parse_args(argv)
 
     variants = resources(args.solutions, args.definition, args.architecture)

@@ -35,7 +35,12 @@ from moebench.packing.pack import pack
 CALLS = 20  # in a graph
 REPEATS = 15  # replays of the graph, of which the median is printed
 FLUSHED_BYTES = 256_000_000
-WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+WEIGHTS = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,10 @@ def time_all(key: str, num_tokens: int, only: list[str]) -> int:
         try:
             line, is_right = line_on(make(), batch)
         except Exception as error:  # any: third-party kernels raise what they like
-            print(f"  {name:28} {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            print(
+                f"  {name:28} {type(error).__name__}: {str(error).splitlines()[0]}",
+                flush=True,
+            )
             continue
         print(line, flush=True)
         wrong += not is_right
@@ -232,11 +240,17 @@ def time_all(key: str, num_tokens: int, only: list[str]) -> int:
 
 def main(argv: list[str]) -> int:
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("mxfp4_peers.py", description=__doc__, formatter_class=layout)
+    parser = argparse.ArgumentParser(
+        "mxfp4_peers.py", description=__doc__, formatter_class=layout
+    )
     parser.add_argument("tokens", nargs="+", type=count(), metavar="T")
-    parser.add_argument("--definition", default="deepseek-v4-flash-mxfp4", metavar="KEY")
+    parser.add_argument(
+        "--definition", default="deepseek-v4-flash-mxfp4", metavar="KEY"
+    )
     peers_help = "these alone; NAME-fp8 is a solution in FP8 on converted weights"
-    parser.add_argument("--peers", nargs="+", default=[], metavar="NAME", help=peers_help)
+    parser.add_argument(
+        "--peers", nargs="+", default=[], metavar="NAME", help=peers_help
+    )
     args = parser.parse_args(argv)
     if args.definition not in catalogue.mxfp4():
         listed = ", ".join(catalogue.mxfp4())

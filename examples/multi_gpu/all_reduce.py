@@ -17,7 +17,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from layer import WITHOUT_SHARED_EXPERTS, Share, expert_share, same_tokens, weights_of, width_share
+from layer import (
+    WITHOUT_SHARED_EXPERTS,
+    Share,
+    expert_share,
+    same_tokens,
+    weights_of,
+    width_share,
+)
 from local_layer import REFERENCE, arguments_of, output_for
 from moebench.core import interpreter  # noqa: F401  before anything imports Triton
 from moebench.core.errors import UserError
@@ -45,7 +52,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--split", choices=SPLITS, default="width")
     shares_help = "of the layer, of which the ranks have the first; default: ranks"
     add("--shares", type=int, help=shares_help)
-    add("--solution", default=REFERENCE, help=f"default: {REFERENCE}, the definition's own")
+    add(
+        "--solution",
+        default=REFERENCE,
+        help=f"default: {REFERENCE}, the definition's own",
+    )
     add("--tokens", nargs="+", type=int, default=TOKENS)
     add("--rounds", type=int, default=15, help="timed replays of each graph; 0: none")
     add("--record", type=Path, help="a JSONL file to which times are appended")
@@ -70,7 +81,9 @@ def check_arguments(args: argparse.Namespace) -> None:
     if args.solution != REFERENCE:
         packed, _ = pack.pack_all([args.solution])
         if packed_key(args) not in packed[args.solution]:
-            raise UserError(f"--solution: {args.solution} does not serve {args.definition}")
+            raise UserError(
+                f"--solution: {args.solution} does not serve {args.definition}"
+            )
 
 
 def packed_key(args: argparse.Namespace) -> str:
@@ -133,7 +146,9 @@ def times_of(ways: Ways, args: argparse.Namespace, share: Share, device: str) ->
     return table
 
 
-def record(args: argparse.Namespace, tokens: int, layers: int, us: dict[str, float]) -> None:
+def record(
+    args: argparse.Namespace, tokens: int, layers: int, us: dict[str, float]
+) -> None:
     """Append a line to --record, on the first rank."""
     if args.record is None or dist.get_rank() > 0:
         return

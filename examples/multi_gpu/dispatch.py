@@ -37,13 +37,21 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--definition", default="small", help="whose layer; E / ranks replaces its local experts"
+        "--definition",
+        default="small",
+        help="whose layer; E / ranks replaces its local experts",
     )
     parser.add_argument(
-        "--solution", default=REFERENCE, help=f"default: {REFERENCE}, the definition's own"
+        "--solution",
+        default=REFERENCE,
+        help=f"default: {REFERENCE}, the definition's own",
     )
     parser.add_argument(
-        "--tokens", nargs="+", type=int, default=[1, 8, 64, 512, 4096], help="a rank; timed on GPUs"
+        "--tokens",
+        nargs="+",
+        type=int,
+        default=[1, 8, 64, 512, 4096],
+        help="a rank; timed on GPUs",
     )
     return parser.parse_args()
 
@@ -56,7 +64,9 @@ def check_solution(name: str, layer: str) -> None:
     (served,) = pack.pack_all([name])[0].values()
     missing = {layer, routed_key(layer)} - served.keys()
     if missing:
-        raise UserError(f"--solution: {name} does not serve {', '.join(sorted(missing))}")
+        raise UserError(
+            f"--solution: {name} does not serve {', '.join(sorted(missing))}"
+        )
 
 
 def batches_of(device: str) -> dict[str, list[int]]:
@@ -127,7 +137,9 @@ def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
 
 def times_of(args: argparse.Namespace, device: str) -> Table:
     """Return the table of times. Only `gather` can be a graph: the host never waits in it."""
-    table = Table("way", "tokens a rank", "dispatch", "experts", "combine", "call", "graph")
+    table = Table(
+        "way", "tokens a rank", "dispatch", "experts", "combine", "call", "graph"
+    )
     table.title = "ms, slowest rank"
     for way in WAYS:
         steps = run_way(way, args, device)

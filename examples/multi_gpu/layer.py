@@ -87,7 +87,9 @@ class Tokens:
     scale: torch.Tensor  # [T, H / 128] fp32
     logits: torch.Tensor  # [T, E] fp32
     bias: torch.Tensor  # [E] bf16, the router's
-    ids: torch.Tensor  # [T, top_k] int32: what the model's router makes of logits and bias
+    ids: (
+        torch.Tensor
+    )  # [T, top_k] int32: what the model's router makes of logits and bias
     weights: torch.Tensor  # [T, top_k] fp32
     counts: list[int]  # of tokens, by rank
 
@@ -106,7 +108,9 @@ class Tokens:
         return self.routed_inputs if share.is_routed else self.inputs
 
 
-def tokens_of(layer: str, counts: list[int], rank: int, device: str, seed: int = 0) -> Tokens:
+def tokens_of(
+    layer: str, counts: list[int], rank: int, device: str, seed: int = 0
+) -> Tokens:
     """Return a rank's tokens, drawn at random, with the experts that the model's router chooses."""
     sizes = layer_sizes()[layer]
     experts = sizes["num_experts"]
@@ -134,10 +138,14 @@ def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
     route = router(layer)
     if has_bias(layer):
-        ids, weights = route(logits, bias, layer_sizes()[layer]["routed_scaling_factor"])
+        ids, weights = route(
+            logits, bias, layer_sizes()[layer]["routed_scaling_factor"]
+        )
     else:
         ids, weights = route(logits)
-    return Tokens(x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts)
+    return Tokens(
+        x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts
+    )
 
 
 # ---- weights ----
@@ -169,7 +177,9 @@ def weights_of(share: Share, device: str, seed: int = 0) -> Weights:
         source = torch.Generator(device).manual_seed(expert_seed)
         w13, w13_scale = random_matrix((2, whole_width, hidden), source)
         w2, w2_scale = random_matrix((hidden, whole_width), source)
-        if share.is_routed:  # these definitions have the rows of `gate` before those of `up`
+        if (
+            share.is_routed
+        ):  # these definitions have the rows of `gate` before those of `up`
             w13 = w13.flip(0)
             w13_scale = w13_scale.flip(0)
 

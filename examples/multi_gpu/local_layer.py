@@ -91,7 +91,9 @@ def arguments_of(weights: Weights, share: Share) -> list:
 def output_for(tokens: torch.Tensor, layer: str) -> torch.Tensor:
     """Return memory for the output of so many tokens, NaN all over."""
     hidden = layer_sizes()[layer]["hidden_size"]
-    output = torch.empty(len(tokens), hidden, dtype=torch.bfloat16, device=tokens.device)
+    output = torch.empty(
+        len(tokens), hidden, dtype=torch.bfloat16, device=tokens.device
+    )
     return output.fill_(float("nan"))
 
 

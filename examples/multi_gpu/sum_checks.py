@@ -43,7 +43,9 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        return self.matched >= TOLERANCE.ratio and self.same_on_ranks and self.same_twice
+        return (
+            self.matched >= TOLERANCE.ratio and self.same_on_ranks and self.same_twice
+        )
 
     def texts(self) -> list[str]:
         """Return the last columns of HEAD."""
@@ -53,7 +55,9 @@ class Result:
         return [f"{self.matched:.4f}", same_on_ranks, same_twice, outcome]
 
 
-def check_ways(ways: Ways, share: Share, tokens: list[int], device: str) -> tuple[Table, bool]:
+def check_ways(
+    ways: Ways, share: Share, tokens: list[int], device: str
+) -> tuple[Table, bool]:
     """Return the table of all checks at these numbers of tokens, and whether all passed."""
     weights = weights_of(share, device)
     reference = local_layer(REFERENCE, share, weights)

@@ -16,7 +16,9 @@ from local_layer import function_of, summed_function_of
 GROUP_SUM = "group's all-reduce"
 ONE_SHOT = "symmetric memory, one-shot"
 TWO_SHOT = "symmetric memory, two-shot"
-IN_LAUNCH = "run_allreduce"  # the solution's own, in the layer's launch where tokens are few
+IN_LAUNCH = (
+    "run_allreduce"  # the solution's own, in the layer's launch where tokens are few
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,12 @@ def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
         return Ways(layer, sums)
 
     rows = symmetric_rows(most_tokens, share.sizes["hidden_size"], device)
-    sums[ONE_SHOT] = symmetric_sum(layer, rows, torch.ops.symm_mem.one_shot_all_reduce_out)
-    sums[TWO_SHOT] = symmetric_sum(layer, rows, torch.ops.symm_mem.two_shot_all_reduce_out)
+    sums[ONE_SHOT] = symmetric_sum(
+        layer, rows, torch.ops.symm_mem.one_shot_all_reduce_out
+    )
+    sums[TWO_SHOT] = symmetric_sum(
+        layer, rows, torch.ops.symm_mem.two_shot_all_reduce_out
+    )
 
     summed = summed_function_of(solution, share)
     if summed is None:
@@ -63,7 +69,9 @@ def symmetric_rows(tokens: int, hidden_size: int, device: str) -> torch.Tensor:
     # not on every platform, so imported where it is needed
     from torch.distributed import _symmetric_memory as symmetric_memory
 
-    rows = symmetric_memory.empty(tokens, hidden_size, dtype=torch.bfloat16, device=device)
+    rows = symmetric_memory.empty(
+        tokens, hidden_size, dtype=torch.bfloat16, device=device
+    )
     symmetric_memory.rendezvous(rows, dist.group.WORLD.group_name)
     return rows
 

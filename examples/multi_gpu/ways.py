@@ -98,7 +98,9 @@ def destinations(tokens: Tokens) -> torch.Tensor:
     return one_hot(rank, ranks).any(dim=1).t()
 
 
-def summed(rows: torch.Tensor, token: torch.Tensor, goes_to: torch.Tensor) -> torch.Tensor:
+def summed(
+    rows: torch.Tensor, token: torch.Tensor, goes_to: torch.Tensor
+) -> torch.Tensor:
     """Return the sum of each token's rows, in fp32 and in the order of the ranks.
 
     So two calls give the same bits. token: of each row.

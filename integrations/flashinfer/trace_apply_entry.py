@@ -42,7 +42,9 @@ def apply(*, top_k, n_group, topk_group, **inputs):
         raise ValueError(f"trtllm_fp8_block_scale_moe: got {came}, want {LAYER}")
     for name in ("gemm1_alpha", "gemm1_beta", "gemm1_clamp_limit"):
         if name in inputs:
-            raise ValueError(f"{name}: got a tensor, want None: this layer has a plain SwiGLU")
+            raise ValueError(
+                f"{name}: got a tensor, want None: this layer has a plain SwiGLU"
+            )
 
     tokens = inputs["hidden_states"]
     output = torch.empty_like(tokens, dtype=torch.bfloat16)

@@ -23,7 +23,12 @@ else:
     from integrations.sglang.for_sglang_fp8 import compute
 
 RUNNER = "deep_gemm"  # the name of a runner for which SGLang itself registers no fused function
-WEIGHTS = {"use_fp8": True, "is_fp4_experts": MXFP4, "use_mxfp8": False, "block_shape": [128, 128]}
+WEIGHTS = {
+    "use_fp8": True,
+    "is_fp4_experts": MXFP4,
+    "use_mxfp8": False,
+    "block_shape": [128, 128],
+}
 
 
 def register():
@@ -70,7 +75,9 @@ def experts(dispatch_output, quant_info, runner_config):
         weights = weights * runner_config.routed_scaling_factor
 
     output = torch.empty_like(x, memory_format=torch.contiguous_format)
-    compute(x.contiguous(), routed.topk_ids.to(torch.int32), weights, quant_info, output)
+    compute(
+        x.contiguous(), routed.topk_ids.to(torch.int32), weights, quant_info, output
+    )
     return StandardCombineInput(hidden_states=output)
 
 
@@ -117,7 +124,9 @@ def check(dispatch_output, quant_info, runner_config):
 
     routed = dispatch_output.topk_output
     if not hasattr(routed, "topk_ids"):
-        raise ValueError(f"topk_output: got {type(routed).__name__}, want ids and weights")
+        raise ValueError(
+            f"topk_output: got {type(routed).__name__}, want ids and weights"
+        )
 
     experts, gate_up, _ = quant_info.w13_weight.shape
     sizes = {
@@ -138,7 +147,9 @@ def check_config(runner_config):
         value = getattr(runner_config, key, None)
         allowed = want if isinstance(want, tuple) else (want,)
         if value not in allowed:
-            raise ValueError(f"{key}: got {value!r}, want {want!r}, for which {NAME} is compiled")
+            raise ValueError(
+                f"{key}: got {value!r}, want {want!r}, for which {NAME} is compiled"
+            )
 
 
 def refuse_sizes(sizes, runner_config):

@@ -19,7 +19,9 @@ def compute(x, topk_ids, topk_weights, quant_info, output):
     Arguments are those of for_sglang_fp8.py's. SGLang loads the weights' scales as float32; the
     first call of a layer replaces them by E8M0 bytes, a quarter of the memory.
     """
-    from sglang.kernels.ops.quantization.fp8_kernel import sglang_per_token_group_quant_fp8
+    from sglang.kernels.ops.quantization.fp8_kernel import (
+        sglang_per_token_group_quant_fp8,
+    )
 
     for scale in (quant_info.w13_scale, quant_info.w2_scale):
         if scale.dtype == torch.float32:
@@ -53,5 +55,7 @@ def e8m0(scale):
     is_byte |= bits == 1 << 22
     is_byte |= scale.isnan()
     if not is_byte.all():
-        raise ValueError("weight scales: got other float32 than powers of two, want those of E8M0")
+        raise ValueError(
+            "weight scales: got other float32 than powers of two, want those of E8M0"
+        )
     return exponents.to(torch.uint8)

@@ -92,11 +92,22 @@ def start(args: argparse.Namespace, backend: str) -> Server:
     """Start a server in a process group of its own. Its share of memory is equal to the other's."""
     share = 0.9 / len(args.backends)
     memory = f"--mem-fraction-static {share:.2f} --max-total-tokens {CACHE_TOKENS}"
-    parts = [f"--tp-size {args.ranks}", BACKENDS[backend].options, OPTIONS, memory, args.serve]
+    parts = [
+        f"--tp-size {args.ranks}",
+        BACKENDS[backend].options,
+        OPTIONS,
+        memory,
+        args.serve,
+    ]
     options = " ".join(filter(None, parts))
 
     port = free_port()
-    command = [sys.executable, str(HERE / "serve_repeated.py"), "--model-path", str(args.model)]
+    command = [
+        sys.executable,
+        str(HERE / "serve_repeated.py"),
+        "--model-path",
+        str(args.model),
+    ]
     command += ["--host", "127.0.0.1", "--port", str(port), *shlex.split(options)]
     environment = os.environ | {"SGLANG_PLUGINS": BACKENDS[backend].plugins}
     log = args.logs / f"{args.model.name}_{backend}.log"
@@ -140,7 +151,9 @@ def kernels(server: Server) -> str:
     line = PACKAGE_LINE.search(server.log.read_text())
     if (line is not None) != (server.backend == "solution"):
         got = line[0] if line else None
-        raise RuntimeError(f"log of {server.backend}: got {got!r} on the experts' package")
+        raise RuntimeError(
+            f"log of {server.backend}: got {got!r} on the experts' package"
+        )
     return line[1] if line else "TRITON"
 
 
@@ -176,7 +189,9 @@ def measure(server: Server, model: Path, point: str) -> dict:
     )
     with tempfile.TemporaryDirectory() as folder:
         report_file = Path(folder, "report.jsonl")
-        where = f"--backend sglang --base-url {server.url} --model {model} --disable-tqdm"
+        where = (
+            f"--backend sglang --base-url {server.url} --model {model} --disable-tqdm"
+        )
         sys.argv = ["serving", *where.split(), *options.split()]
         sys.argv += ["--output-file", str(report_file)]
         with contextlib.redirect_stdout(sys.stderr):
@@ -184,7 +199,9 @@ def measure(server: Server, model: Path, point: str) -> dict:
         report = json.loads(report_file.read_text().splitlines()[-1])
 
     if report["completed"] != prompts:
-        raise RuntimeError(f"completed: got {report['completed']} requests, want {prompts}")
+        raise RuntimeError(
+            f"completed: got {report['completed']} requests, want {prompts}"
+        )
     kept = {key: report[key] for key in KEPT}
     return {"concurrency": concurrency, "client": options} | kept
 
@@ -199,8 +216,18 @@ def parse_arguments() -> argparse.Namespace:
     points_help = f"CONCURRENCY:PROMPTS; default: {' '.join(POINTS)}"
     option("--points", nargs="+", default=POINTS, help=points_help)
     option("--repeats", type=int, default=1, help="of all points")
-    option("--serve", default="", metavar="OPTIONS", help="of SGLang's server, besides ours")
-    option("--results", type=Path, default=Path("results.jsonl"), help="lines are added to it")
+    option(
+        "--serve",
+        default="",
+        metavar="OPTIONS",
+        help="of SGLang's server, besides ours",
+    )
+    option(
+        "--results",
+        type=Path,
+        default=Path("results.jsonl"),
+        help="lines are added to it",
+    )
     option("--logs", type=Path, default=Path("."), help="folder for the servers' logs")
     return parser.parse_args()
 
@@ -223,7 +250,10 @@ def main() -> None:
             for point in args.points:
                 for server in servers:
                     report = measure(server, args.model, point)
-                    start_of_record = {"backend": server.backend, "options": server.options}
+                    start_of_record = {
+                        "backend": server.backend,
+                        "options": server.options,
+                    }
                     start_of_record |= {"kernels": kernels(server), "repeat": repeat}
                     record = shared | start_of_record | report
                     with args.results.open("a") as lines:

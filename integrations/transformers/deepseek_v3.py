@@ -41,7 +41,9 @@ def build(layer_key: str, moe_layers: int, device: str) -> DeepseekV3ForCausalLM
         model = DeepseekV3ForCausalLM._from_config(config, dtype=torch.bfloat16)
     model = model.eval().requires_grad_(False)
 
-    moe_modules = [layer.mlp for layer in model.model.layers[1:]]  # the first one is dense
+    moe_modules = [
+        layer.mlp for layer in model.model.layers[1:]
+    ]  # the first one is dense
     bf16_experts = [moe.experts for moe in moe_modules]
     put_fp8_experts(model)
 
@@ -78,7 +80,8 @@ def config_of(layer_key: str, moe_layers: int, device: str) -> DeepseekV3Config:
 
 def fill_experts(fp8: torch.nn.Module, bf16: torch.nn.Module, device: str) -> None:
     """Give the experts in FP8 random weights and scales, and those in bf16 the same numbers."""
-    for name, dequantised in bf16.named_parameters():  # gate_up_proj and down_proj, [E, N, K]
+    for name, dequantised in bf16.named_parameters():
+        # gate_up_proj and down_proj, [E, N, K]
         weight = getattr(fp8, name)
         scale = getattr(fp8, f"{name}_scale_inv")  # [E, N / 128, K / 128]
         factor = 0.5 + torch.rand_like(scale)

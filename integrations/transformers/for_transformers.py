@@ -72,7 +72,9 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
     if getattr(self, "_fits_moe_package", None) != __package__:
         check(self, top_k_index)
         use_float_scales(self)
-        self._fits_moe_package = __package__  # another package may compute on this module next
+        self._fits_moe_package = (
+            __package__  # another package may compute on this module next
+        )
         say_active()
 
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
@@ -111,9 +113,13 @@ def check_kind(module):
     """Raise ValueError unless experts are gated, without bias, and in blocks of 128 x 128."""
     if not module.has_gate or module.has_bias:
         got = f"has_gate={module.has_gate}, has_bias={module.has_bias}"
-        raise ValueError(f"experts: got {got}, want experts with a gate and without bias")
+        raise ValueError(
+            f"experts: got {got}, want experts with a gate and without bias"
+        )
     if module.activation_scheme != "dynamic":
-        raise ValueError(f"activation_scheme: got {module.activation_scheme!r}, want 'dynamic'")
+        raise ValueError(
+            f"activation_scheme: got {module.activation_scheme!r}, want 'dynamic'"
+        )
     if module.block_size is None or tuple(module.block_size) != (128, 128):
         raise ValueError(f"weight_block_size: got {module.block_size}, want (128, 128)")
 
@@ -154,7 +160,9 @@ def check_activation(module):
     if not others and not computes_our_activation(module):
         others.append(type(module.act_fn).__name__)
     if others:
-        raise ValueError(f"activation: got {', '.join(others)}, want that of {DEFINITION}")
+        raise ValueError(
+            f"activation: got {', '.join(others)}, want that of {DEFINITION}"
+        )
 
 
 def use_float_scales(module):
@@ -170,7 +178,9 @@ def computes_our_activation(module):
     Both are computed for some numbers and compared, because a config's key for a clamp may have any
     name.
     """
-    numbers = torch.linspace(-1000, 1000, 4001)  # 0.5 apart, so small ones are among them
+    numbers = torch.linspace(
+        -1000, 1000, 4001
+    )  # 0.5 apart, so small ones are among them
     gate = numbers.expand(3, -1)
     up = torch.stack([numbers, numbers.roll(1000), numbers.roll(2000)])
 

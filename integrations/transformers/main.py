@@ -75,7 +75,10 @@ ON_GPU = Setting(
     ],
 )
 ON_CPU = Setting(
-    "triton_fused_v2", "small-routed", 1, [Point("prefill", 1, 3), Point("decode", 1, 2)]
+    "triton_fused_v2",
+    "small-routed",
+    1,
+    [Point("prefill", 1, 3), Point("decode", 1, 2)],
 )
 
 
@@ -91,7 +94,9 @@ def registered(name: str, layer_key: str, folder: Path) -> str:
 
 
 @torch.inference_mode()
-def errors(model: DeepseekV3ForCausalLM, implementation: str, length: int) -> torch.Tensor:
+def errors(
+    model: DeepseekV3ForCausalLM, implementation: str, length: int
+) -> torch.Tensor:
     """Return the relative error of each token's logits, [length], against bf16 experts."""
     ids = prompt(model, 1, length)
     use(model, BF16)
@@ -125,7 +130,10 @@ def measure(
 
 
 def check(
-    model: DeepseekV3ForCausalLM, implementations: dict[str, str], length: int, table: Table
+    model: DeepseekV3ForCausalLM,
+    implementations: dict[str, str],
+    length: int,
+    table: Table,
 ) -> bool:
     """Add a row of errors for each solution, and return whether all pass.
 
@@ -145,7 +153,10 @@ def check(
 
 
 def time_points(
-    model: DeepseekV3ForCausalLM, implementations: list[str], setting: Setting, table: Table
+    model: DeepseekV3ForCausalLM,
+    implementations: list[str],
+    setting: Setting,
+    table: Table,
 ) -> None:
     """Add a row for each point of the setting, with the ms of each implementation."""
     for point in setting.points:
@@ -170,13 +181,19 @@ def main(argv: list[str]) -> int:
     args = arguments(argv, setting)
 
     solutions = manifest.choose(args.solutions)
-    checks = Table("experts", "median", "largest", "result", title="relative error of logits")
-    times = Table("phase", "batch", "tokens before", "bf16 experts", *solutions, title="ms")
+    checks = Table(
+        "experts", "median", "largest", "result", title="relative error of logits"
+    )
+    times = Table(
+        "phase", "batch", "tokens before", "bf16 experts", *solutions, title="ms"
+    )
     console = Console(width=None if sys.stdout.isatty() else 120)
     with tempfile.TemporaryDirectory() as folder:
         implementations = {}
         for name in solutions:
-            implementations[name] = registered(name, setting.layer_key, Path(folder) / name)
+            implementations[name] = registered(
+                name, setting.layer_key, Path(folder) / name
+            )
         model = build(setting.layer_key, args.layers, device)
 
         all_pass = check(model, implementations, setting.points[0].tokens, checks)

@@ -68,7 +68,9 @@ def decode_in_place(model: DeepseekV3ForCausalLM, batch: int, context: int) -> F
         # Forget the token that the previous call has added.
         for layer in cache.layers:
             layer.cumulative_length.fill_(context)
-        output = model(ids, past_key_values=cache, position_ids=position, attention_mask=mask)
+        output = model(
+            ids, past_key_values=cache, position_ids=position, attention_mask=mask
+        )
         return output.logits
 
     return step

@@ -102,7 +102,11 @@ def write(
     config = AutoConfig.for_model(**sizes, dtype="bfloat16")
     shapes = plain_shapes(config)
     if experts == "fp8":
-        matrices = [key.removesuffix(".weight") for key, shape in shapes.items() if len(shape) == 2]
+        matrices = [
+            key.removesuffix(".weight")
+            for key, shape in shapes.items()
+            if len(shape) == 2
+        ]
         config.quantization_config = {
             "quant_method": "fp8",
             "activation_scheme": "dynamic",
@@ -129,22 +133,32 @@ def plain_shapes(config) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def write_weights(folder: Path, config, shapes: dict[str, tuple[int, ...]], experts: str) -> None:
+def write_weights(
+    folder: Path, config, shapes: dict[str, tuple[int, ...]], experts: str
+) -> None:
     """Write a safetensors file for each layer, one for the rest, and their index.
 
     shapes: name -> shape of all weights but the experts'.
     """
-    source = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
+    source = torch.Generator(
+        "cuda" if torch.cuda.is_available() else "cpu"
+    ).manual_seed(0)
     written = getattr(config, "written_layers", config.num_hidden_layers)
     file_of = {}
     for layer in range(written):
         prefix = f"model.layers.{layer}."
-        layer_shapes = {key: shape for key, shape in shapes.items() if key.startswith(prefix)}
+        layer_shapes = {
+            key: shape for key, shape in shapes.items() if key.startswith(prefix)
+        }
         tensors = plain_weights(layer_shapes, source)
         tensors |= experts_of(config, f"{prefix}mlp.experts", experts, source)
         save(folder / f"{layer}.safetensors", tensors, file_of)
 
-    rest = {key: shape for key, shape in shapes.items() if not key.startswith("model.layers.")}
+    rest = {
+        key: shape
+        for key, shape in shapes.items()
+        if not key.startswith("model.layers.")
+    }
     save(folder / "rest.safetensors", plain_weights(rest, source), file_of)
     index = json.dumps({"metadata": {}, "weight_map": file_of})
     (folder / "model.safetensors.index.json").write_text(index)
@@ -180,7 +194,9 @@ def normal(shape: tuple[int, ...], source: torch.Generator) -> torch.Tensor:
     return torch.randn(shape, generator=source, device=source.device)
 
 
-def experts_of(config, prefix: str, dtype: str, source: torch.Generator) -> dict[str, torch.Tensor]:
+def experts_of(
+    config, prefix: str, dtype: str, source: torch.Generator
+) -> dict[str, torch.Tensor]:
     """Return name -> weights or scales of the first rank's experts of a layer, on the CPU.
 
     prefix: of the names. dtype: "fp8" or "bf16"; experts in bf16 have no scales.
@@ -255,7 +271,9 @@ def write_tokenizer(folder: Path, words: int) -> None:
         "model": {"type": "WordLevel", "unk_token": "w0", "vocab": vocabulary},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
 
 
 def main() -> None:
@@ -264,7 +282,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=MODELS, default="qwen3-30b")
     parser.add_argument("--layers", type=int, help="default: all of the model")
-    parser.add_argument("--written", type=int, help="layers that are written; default: all")
+    parser.add_argument(
+        "--written", type=int, help="layers that are written; default: all"
+    )
     parser.add_argument("--experts", choices=("fp8", "bf16"), default="fp8")
     args = parser.parse_args()
     write(args.folder, args.model, args.layers, args.experts, args.written)

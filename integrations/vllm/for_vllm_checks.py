@@ -49,7 +49,9 @@ def check_number(moe, name, unset, want):
     value = getattr(moe, name, None)
     got = unset if value is None else value
     if got != want:
-        raise ValueError(f"{name}: got {got}, want {want}, for which {NAME} is compiled")
+        raise ValueError(
+            f"{name}: got {got}, want {want}, for which {NAME} is compiled"
+        )
 
 
 def check_supported(experts, moe, weight_key, activation_key):

@@ -12,7 +12,9 @@ from functools import cache, partial
 
 import torch
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
-from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
+from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import (
+    TopKWeightAndReduceNoOP,
+)
 
 from integrations.vllm.for_vllm_checks import ACTIVATION, refuse
 
@@ -68,7 +70,15 @@ class PackedExperts(mk.FusedMoEExpertsModular):
         return ComputeIntoResult(call) if call else TopKWeightAndReduceNoOP()
 
     def workspace_shapes(
-        self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation
+        self,
+        M,
+        N,
+        K,
+        topk,
+        global_num_experts,
+        local_num_experts,
+        expert_tokens_meta,
+        activation,
     ):
         return (0,), (0,), (M, K)
 
@@ -125,11 +135,22 @@ class ComputeIntoResult(TopKWeightAndReduceNoOP):
         self.call = call
 
     def apply(
-        self, output, fused_expert_output, topk_weights, topk_ids, apply_router_weight_on_input
+        self,
+        output,
+        fused_expert_output,
+        topk_weights,
+        topk_ids,
+        apply_router_weight_on_input,
     ):
-        written = output if output is not None and output.is_contiguous() else fused_expert_output
+        written = (
+            output
+            if output is not None and output.is_contiguous()
+            else fused_expert_output
+        )
         self.call(written)
-        return super().apply(output, written, topk_weights, topk_ids, apply_router_weight_on_input)
+        return super().apply(
+            output, written, topk_weights, topk_ids, apply_router_weight_on_input
+        )
 
 
 # Cached because reading the map waits for the device, which is not allowed while a CUDA graph is

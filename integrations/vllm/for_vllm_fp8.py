@@ -22,7 +22,9 @@ from integrations.vllm.for_vllm_checks import check_layer, check_supported, refu
 from integrations.vllm.for_vllm_experts import PackedExperts
 from integrations.vllm.for_vllm_sum import check_can_sum, is_asked_for, summing_kernel
 
-logger = init_logger(f"vllm.{NAME}")  # vLLM prints only the lines of loggers below its own name
+logger = init_logger(
+    f"vllm.{NAME}"
+)  # vLLM prints only the lines of loggers below its own name
 
 
 class PackedFp8Experts(PackedExperts):
@@ -32,7 +34,10 @@ class PackedFp8Experts(PackedExperts):
 
     @staticmethod
     def _supports_quant_scheme(weight_key, activation_key):
-        return (weight_key, activation_key) == (kFp8Static128BlockSym, kFp8Dynamic128Sym)
+        return (weight_key, activation_key) == (
+            kFp8Static128BlockSym,
+            kFp8Dynamic128Sym,
+        )
 
     @property
     def expects_unquantized_inputs(self):
@@ -46,14 +51,22 @@ class PackedMoEMethod(Fp8MoEMethod):
     """vLLM's method for FP8, but with weights left as they are loaded, and PackedFp8Experts."""
 
     def __init__(self, quant_config, layer):
-        super().__init__(quant_config, layer)  # also logs a backend of vLLM's, which is not used
+        super().__init__(
+            quant_config, layer
+        )  # also logs a backend of vLLM's, which is not used
         block = quant_config.weight_block_size
         if list(block or []) != [128, 128]:
             raise ValueError(f"weight_block_size: got {block}, want [128, 128]")
 
         check_layer(self.moe)
-        refuse(apply_router_weight_on_input=getattr(layer, "apply_router_weight_on_input", False))
-        check_supported(PackedFp8Experts, self.moe, kFp8Static128BlockSym, kFp8Dynamic128Sym)
+        refuse(
+            apply_router_weight_on_input=getattr(
+                layer, "apply_router_weight_on_input", False
+            )
+        )
+        check_supported(
+            PackedFp8Experts, self.moe, kFp8Static128BlockSym, kFp8Dynamic128Sym
+        )
         self.sums_over_ranks = is_asked_for()
         if self.sums_over_ranks:
             check_can_sum(self.moe)

@@ -30,7 +30,9 @@ from integrations.for_engines import ACTIVE, NAME
 from integrations.vllm.for_vllm_checks import check_layer, check_supported, refuse
 from integrations.vllm.for_vllm_experts import PackedExperts
 
-logger = init_logger(f"vllm.{NAME}")  # vLLM prints only the lines of loggers below its own name
+logger = init_logger(
+    f"vllm.{NAME}"
+)  # vLLM prints only the lines of loggers below its own name
 
 
 class PackedMxfp4Experts(PackedExperts):
@@ -55,7 +57,11 @@ class PackedMxfp4Method(Mxfp4MoEMethod):
         # Mxfp4MoEMethod.__init__ would choose a backend, and raise where vLLM has none
         FusedMoEMethodBase.__init__(self, layer.moe_config)
         check_layer(self.moe)
-        refuse(apply_router_weight_on_input=getattr(layer, "apply_router_weight_on_input", False))
+        refuse(
+            apply_router_weight_on_input=getattr(
+                layer, "apply_router_weight_on_input", False
+            )
+        )
         check_supported(PackedMxfp4Experts, self.moe, kMxfp4Static, kFp8Dynamic128Sym)
 
         # with this backend vLLM quantises tokens to FP8 and does not pad sizes
@@ -89,4 +95,6 @@ class PackedDeepseekV4Config(DeepseekV4FP8Config):
             return False
         if self.expert_dtype != "fp4" or self.moe_quant_algo == "NVFP4":
             return False
-        return not is_layer_skipped(prefix, self.ignored_layers, self.packed_modules_mapping)
+        return not is_layer_skipped(
+            prefix, self.ignored_layers, self.packed_modules_mapping
+        )

@@ -51,7 +51,9 @@ def check_can_sum(moe):
     does not want the sum elsewhere. moe: FusedMoEConfig.
     """
     parallel = moe.moe_parallel_config
-    own_tokens = parallel.dp_size > 1 or parallel.pcp_size > 1 or parallel.is_sequence_parallel
+    own_tokens = (
+        parallel.dp_size > 1 or parallel.pcp_size > 1 or parallel.is_sequence_parallel
+    )
     reasons = {
         f"solution {SOLUTION} has no run_allreduce": not has_sum(),
         "there is one rank": parallel.tp_size == 1 and parallel.ep_size == 1,

@@ -82,7 +82,9 @@ def ask_all(url: str, words: int) -> dict[str, list[Position]]:
         for _ in range(prompt_set.requests):
             prompts = []
             for _ in range(prompt_set.prompts):
-                prompts.append([source.randrange(1, words) for _ in range(prompt_set.length)])
+                prompts.append(
+                    [source.randrange(1, words) for _ in range(prompt_set.length)]
+                )
             positions[name] += ask(url, prompts)
     return positions
 
@@ -118,7 +120,9 @@ def is_worse(medians: dict[tuple[str, str], float]) -> bool:
 def main() -> int:
     parser = parser_of(__doc__, ["triton", SOLUTION])
     parser.add_argument("fp8", type=Path, help="folder of a checkpoint")
-    parser.add_argument("bf16", type=Path, help="folder of the same one by --experts bf16")
+    parser.add_argument(
+        "bf16", type=Path, help="folder of the same one by --experts bf16"
+    )
     args = parser.parse_args()
     words = read(args.fp8)["vocab_size"]
 

@@ -59,7 +59,9 @@ def measure(url: str, model: Path, point: str, lengths: tuple[int, int]) -> dict
     with contextlib.redirect_stdout(sys.stderr):
         report = client.main(args)
     if report["completed"] != prompts:
-        raise RuntimeError(f"completed: got {report['completed']} requests, want {prompts}")
+        raise RuntimeError(
+            f"completed: got {report['completed']} requests, want {prompts}"
+        )
 
     kept = {key: report[key] for key in KEPT}
     return {"concurrency": concurrency, "client": options} | kept
@@ -85,7 +87,9 @@ def measure_all(args: argparse.Namespace) -> None:
                 measure_points(args, url, about, {"start": start, "repeat": repeat})
 
 
-def measure_points(args: argparse.Namespace, url: str, about: dict, place: dict) -> None:
+def measure_points(
+    args: argparse.Namespace, url: str, about: dict, place: dict
+) -> None:
     """Measure all points on one server. about, place: the fields that all records share."""
     for point in args.points:
         report = measure(url, args.model, point, args.lengths)

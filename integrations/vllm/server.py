@@ -21,7 +21,9 @@ from importlib import metadata
 from pathlib import Path
 from urllib.request import urlopen
 
-SOLUTION = "solution"  # the backend that is an installed package made by `moebench pack`
+SOLUTION = (
+    "solution"  # the backend that is an installed package made by `moebench pack`
+)
 SUM = "solution_sum"  # the same package, which also sums the output over the ranks
 OPTIONS = "--max-model-len 4096 --max-num-seqs 128 --no-enable-prefix-caching"
 SECONDS = 900  # that a server may take to start, compiling kernels
@@ -54,7 +56,9 @@ BACKENDS = {
         has_plugin=True,
     ),
     "triton": Backend("--moe-backend triton", r"Using (TRITON) Fp8 MoE backend"),
-    "deep_gemm": Backend("--moe-backend deep_gemm", r"Using (DEEPGEMM) Fp8 MoE backend"),
+    "deep_gemm": Backend(
+        "--moe-backend deep_gemm", r"Using (DEEPGEMM) Fp8 MoE backend"
+    ),
     # For a checkpoint with experts in bf16. `$`, because the log may not name the kernels.
     "bf16": Backend("", r"Using (\w+) Unquantized MoE backend|$"),
 }
@@ -73,9 +77,14 @@ def parser_of(about: str, backends: list[str]) -> argparse.ArgumentParser:
         "--serve", default="", metavar="OPTIONS", help="of vllm serve, besides ours"
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("results.jsonl"), help="lines of JSON are added to it"
+        "--results",
+        type=Path,
+        default=Path("results.jsonl"),
+        help="lines of JSON are added to it",
     )
-    parser.add_argument("--logs", type=Path, default=Path("."), help="folder for the servers' logs")
+    parser.add_argument(
+        "--logs", type=Path, default=Path("."), help="folder for the servers' logs"
+    )
     return parser
 
 
@@ -91,7 +100,9 @@ class Server:
 
 
 @contextmanager
-def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple[str, dict]]:
+def served(
+    model: Path, backend: str, log: Path, options: str
+) -> Iterator[tuple[str, dict]]:
     """Serve a checkpoint by one of BACKENDS while the block runs.
 
     Args:
@@ -112,7 +123,9 @@ def served(model: Path, backend: str, log: Path, options: str) -> Iterator[tuple
         end(server)
 
 
-def start(model: Path, backend: str, log: Path, options: str, cache: Path | None = None) -> Server:
+def start(
+    model: Path, backend: str, log: Path, options: str, cache: Path | None = None
+) -> Server:
     """Start a server as `served` does, without waiting for it.
 
     cache: folder for what vLLM compiles, where another server starts at the same time.
@@ -162,7 +175,13 @@ def start_process(
 ) -> subprocess.Popen:
     """Start a server in a new process group; the system ends it when this process ends."""
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model]
-    command += ["--served-model-name", "moe", "--port", str(port), *shlex.split(options)]
+    command += [
+        "--served-model-name",
+        "moe",
+        "--port",
+        str(port),
+        *shlex.split(options),
+    ]
 
     environment = dict(os.environ)
     search_path = environment.get("PYTHONPATH", "")
@@ -179,7 +198,9 @@ def start_process(
             stderr=file,
             env=environment,
             process_group=0,
-            preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+            preexec_fn=lambda: ctypes.CDLL(None).prctl(
+                PR_SET_PDEATHSIG, signal.SIGTERM
+            ),
         )
 
 
@@ -202,7 +223,9 @@ def wait_until_healthy(process: subprocess.Popen, url: str, log: Path) -> None:
             return
         time.sleep(0.5)
     last_lines = log.read_text()[-3000:]
-    raise RuntimeError(f"vllm serve: got no healthy server; the end of {log}:\n{last_lines}")
+    raise RuntimeError(
+        f"vllm serve: got no healthy server; the end of {log}:\n{last_lines}"
+    )
 
 
 def proof(log: str, backend: str) -> dict:
@@ -216,7 +239,9 @@ def proof(log: str, backend: str) -> dict:
     solution = re.search(BACKENDS[SOLUTION].log, log)
     if not kernels or (solution and not BACKENDS[backend].has_plugin):
         got = solution[0] if solution else None
-        raise RuntimeError(f"log: got {got!r}, want {wanted!r} for backend {backend} and no other")
+        raise RuntimeError(
+            f"log: got {got!r}, want {wanted!r} for backend {backend} and no other"
+        )
 
     table = re.search(r"Using configuration from (\S+\.json) for MoE layer", log)
     return {
@@ -239,7 +264,9 @@ def about(config: dict) -> dict:
     model |= {key: config[key] for key in SIZES}
     if "written_layers" in config:
         model["written_layers"] = config["written_layers"]
-    switches = {key: value for key, value in os.environ.items() if key.startswith("VLLM_USE_")}
+    switches = {
+        key: value for key, value in os.environ.items() if key.startswith("VLLM_USE_")
+    }
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "gpu": gpus(),

@@ -56,7 +56,9 @@ def show_times(runs: pd.DataFrame) -> None:
     print(figures.median().unstack().round(3).to_string())
 
     widest = (figures.max() / figures.min() - 1).max()
-    print(f"\nRuns of a cell differ by at most:\n{widest.map('{:.1%}'.format).to_string()}\n")
+    print(
+        f"\nRuns of a cell differ by at most:\n{widest.map('{:.1%}'.format).to_string()}\n"
+    )
 
 
 def main() -> None:

@@ -91,13 +91,17 @@ def write_checkpoint(args: argparse.Namespace) -> None:
     if file.exists():
         existing = json.loads(file.read_text())["num_hidden_layers"]
         if args.layers not in (None, existing):
-            sys.exit(f"--layers: got {args.layers}, but {file} has {existing}; name another folder")
+            sys.exit(
+                f"--layers: got {args.layers}, but {file} has {existing}; name another folder"
+            )
         return
 
     most = most_layers(args)
     layers = args.layers or most
     if not 0 < layers <= most:
-        sys.exit(f"--layers: got {layers}, want 1 to {most}, which fit here on {args.ranks} ranks")
+        sys.exit(
+            f"--layers: got {layers}, want 1 to {most}, which fit here on {args.ranks} ranks"
+        )
     checkpoint.write(args.model, MODEL, layers, written=args.written)
 
 
@@ -109,7 +113,9 @@ def most_layers(args: argparse.Namespace) -> int:
     folder = args.model.absolute().parent
     free = sys.maxsize if args.written else shutil.disk_usage(folder).free
     servers = len(set(args.backends)) if args.together else 1
-    return layers_that_fit(checkpoint.MODELS[MODEL], args.ranks, gpu_bytes(), free, servers)
+    return layers_that_fit(
+        checkpoint.MODELS[MODEL], args.ranks, gpu_bytes(), free, servers
+    )
 
 
 def measure_together(args: argparse.Namespace) -> bool:
@@ -127,7 +133,9 @@ def measure_together(args: argparse.Namespace) -> bool:
         starts = starts_of_records(servers, args.model)
         for repeat in range(args.repeats):
             for url, start_of_record in starts.items():
-                measure.measure_points(args, url, start_of_record, {"start": 0, "repeat": repeat})
+                measure.measure_points(
+                    args, url, start_of_record, {"start": 0, "repeat": repeat}
+                )
         return len(starts) == len(servers)
 
 
@@ -168,9 +176,19 @@ def main() -> None:
     option = parser.add_argument
     option("--ranks", type=int, default=2, help="GPUs; default: 2")
     option("--layers", type=int, help="layers of the model; default: as many as fit")
-    option("--written", type=int, help="layers that are written and then repeated; default: all")
-    option("--write-only", action="store_true", help="write the checkpoint, and serve nothing")
-    option("--together", action="store_true", help="all servers at once, measured in turns")
+    option(
+        "--written",
+        type=int,
+        help="layers that are written and then repeated; default: all",
+    )
+    option(
+        "--write-only",
+        action="store_true",
+        help="write the checkpoint, and serve nothing",
+    )
+    option(
+        "--together", action="store_true", help="all servers at once, measured in turns"
+    )
     args = parser.parse_args()
 
     write_checkpoint(args)

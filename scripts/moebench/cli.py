@@ -41,7 +41,9 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object):
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, unknown("value", str(value), action.choices))
+            raise argparse.ArgumentError(
+                action, unknown("value", str(value), action.choices)
+            )
 
     def error(self, message: str):
         raise UserError(f"{self.prog}: {message}; see {self.prog} -h")

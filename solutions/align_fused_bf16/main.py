@@ -28,7 +28,9 @@ launch_quickly(
 
 
 @replayed
-def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
+def run(
+    hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output
+):
     """Write `output` [T, H] bf16: the layer, without a router.
 
     Args:
@@ -42,7 +44,14 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
         ValueError: an argument is not what the definition says, or the architecture has no tile
             table.
     """
-    tensors = (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    tensors = (
+        hidden_states,
+        expert_ids,
+        expert_weights,
+        gemm1_weights,
+        gemm2_weights,
+        output,
+    )
     check_bf16_inputs(tensors)
 
     num_tokens, top_k = expert_ids.shape

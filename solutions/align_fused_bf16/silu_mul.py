@@ -26,7 +26,10 @@ def silu_mul_kernel(
         column = (index % NUM_N * BLOCK + tl.arange(0, BLOCK))[None, :]
         gate = tl.load(g_ptr + row * (2 * I) + column).to(tl.float32)
         up = tl.load(g_ptr + row * (2 * I) + I + column).to(tl.float32)
-        tl.store(h_ptr + row * I + column, (gate / (1.0 + tl.exp(-gate)) * up).to(tl.bfloat16))
+        tl.store(
+            h_ptr + row * I + column,
+            (gate / (1.0 + tl.exp(-gate)) * up).to(tl.bfloat16),
+        )
 
 
 def silu_mul(g, rows, block_m, programs):
@@ -46,7 +49,9 @@ def silu_mul(g, rows, block_m, programs):
     block = 256 if inter % 256 == 0 else 128
     work = rows.tile_expert.shape[0] * (block_m // 4) * (inter // block)
     grid = (min(work, programs),)
-    silu_mul_kernel[grid](g, rows.num_tiles, h, I=inter, BLOCK_M=block_m, BLOCK=block, num_warps=4)
+    silu_mul_kernel[grid](
+        g, rows.num_tiles, h, I=inter, BLOCK_M=block_m, BLOCK=block, num_warps=4
+    )
     return h
 
 

@@ -43,7 +43,11 @@ def combine_reset_kernel(
     )
     if tl.program_id(0) + tl.program_id(1) == 0:
         local_expert = tl.arange(0, BINS)
-        tl.store(count_ptr + local_expert, tl.zeros((BINS,), tl.int32), mask=local_expert < E_LOCAL)
+        tl.store(
+            count_ptr + local_expert,
+            tl.zeros((BINS,), tl.int32),
+            mask=local_expert < E_LOCAL,
+        )
 
 
 def combine_reset(scratch, output):

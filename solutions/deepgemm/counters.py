@@ -62,7 +62,9 @@ def _capture_number(stream):
         ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)
     )
     if error:
-        raise RuntimeError(f"deepgemm: cuStreamGetCaptureInfo failed with CUDA error {error}")
+        raise RuntimeError(
+            f"deepgemm: cuStreamGetCaptureInfo failed with CUDA error {error}"
+        )
     return number.value
 
 

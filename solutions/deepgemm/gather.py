@@ -58,16 +58,24 @@ def route_token(
     at = tl.program_id(0) * TOP_K + slot
     if ROUTED:
         expert_id = tl.load(logits_ptr + at, mask=slot < TOP_K, other=-1)
-        local = (expert_id >= local_expert_offset) & (expert_id < local_expert_offset + E_LOCAL)
+        local = (expert_id >= local_expert_offset) & (
+            expert_id < local_expert_offset + E_LOCAL
+        )
         expert = tl.where(local, expert_id - local_expert_offset, -1)
         tl.store(expert_ptr + at, expert, mask=slot < TOP_K)
-        tl.store(weight_ptr + at, tl.load(bias_ptr + at, mask=slot < TOP_K), mask=slot < TOP_K)
+        tl.store(
+            weight_ptr + at,
+            tl.load(bias_ptr + at, mask=slot < TOP_K),
+            mask=slot < TOP_K,
+        )
         # A caller may name an expert twice for a token. Both slots share a row, as there is room
         # for each token only once.
         same = (expert[:, None] == expert[None, :]) & (slot[:, None] <= slot[None, :])
         first = tl.min(tl.where(same, slot[:, None], SLOTS), 0)
         counted = (expert >= 0) & (first == slot)
-        rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=counted, sem="relaxed")
+        rank = tl.atomic_add(
+            count_ptr + tl.maximum(expert, 0), 1, mask=counted, sem="relaxed"
+        )
         rank = tl.gather(rank, first, 0)
     else:
         route_kernel(
@@ -81,7 +89,9 @@ def route_token(
         )
         tl.debug_barrier()  # the experts were stored by other threads of this program
         expert = tl.load(expert_ptr + at, mask=slot < TOP_K, other=-1)
-        rank = tl.atomic_add(count_ptr + tl.maximum(expert, 0), 1, mask=expert >= 0, sem="relaxed")
+        rank = tl.atomic_add(
+            count_ptr + tl.maximum(expert, 0), 1, mask=expert >= 0, sem="relaxed"
+        )
     return expert, rank
 
 
@@ -114,11 +124,18 @@ def store_token(
         if row >= 0:
             tl.store(out_ptr + row.to(tl.int64) * H + column, values, mask=column < H)
             first = (row // room * (H // 128)).to(tl.int64) * room + row % room
-            tl.store(out_scale_ptr + first + block * room, scales, mask=block < H // 128)
+            tl.store(
+                out_scale_ptr + first + block * room, scales, mask=block < H // 128
+            )
 
 
 @triton.jit(
-    do_not_specialize=["local_expert_offset", "routed_scaling_factor", "num_tokens", "room"]
+    do_not_specialize=[
+        "local_expert_offset",
+        "routed_scaling_factor",
+        "num_tokens",
+        "room",
+    ]
 )
 def route_gather_kernel(
     logits_ptr,  # [T, E] fp32; bf16 with renorm routing; where ROUTED, ids [T, TOP_K] int32
@@ -248,8 +265,12 @@ def gather(args, scratch, rows):
     views = scratch.views
     if rows.masked:
         tensors = (scratch.counts, views.pairs, x, x_scale, views.x, views.x_scale)
-        route_gather_kernel[grid](*routing, *tensors, *numbers, num_tokens, rows.room, **options)
+        route_gather_kernel[grid](
+            *routing, *tensors, *numbers, num_tokens, rows.room, **options
+        )
     else:
-        route_count_kernel[grid](*routing, scratch.counts, views.pairs, *numbers, **options)
+        route_count_kernel[grid](
+            *routing, scratch.counts, views.pairs, *numbers, **options
+        )
         tensors = (scratch.ends, views.pairs, x, x_scale, views.x, views.x_scale)
         gather_kernel[grid](scratch.counts, *tensors, num_tokens, rows.room, **options)

@@ -14,7 +14,8 @@ import torch
 
 try:
     import deep_gemm
-except (ImportError, OSError) as error:  # its library is linked against one release of torch
+except (ImportError, OSError) as error:
+    # its library is linked against one release of torch
     raise ImportError(
         f"deepgemm: the installed deep_gemm does not load with torch {torch.__version__}: {error}"
     ) from error

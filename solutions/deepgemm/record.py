@@ -44,7 +44,9 @@ def recorded(interface):
     scratch: as `scratch_of` returns it.
     """
 
-    library = launches()  # compiled on import, when the solution is built, not at its first call
+    library = (
+        launches()
+    )  # compiled on import, when the solution is built, not at its first call
 
     def decorate(function):
         @takes(interface)
@@ -70,7 +72,9 @@ def recorded(interface):
                 stream = torch._C._cuda_getCurrentRawStream(device.index)
                 scratch = _execute(function, args, stream)
                 if library and not torch.cuda.is_current_stream_capturing():
-                    library.lend(device.index, stream, _extents(scratch, len(scratch.block)))
+                    library.lend(
+                        device.index, stream, _extents(scratch, len(scratch.block))
+                    )
                     if answer == UNKNOWN:
                         _record(function, args, scratch, arguments)
 
@@ -85,7 +89,9 @@ def _replay(library, arguments):
         return library.replay(*arguments)
     except Exception as error:
         if str(error).startswith("replay: "):  # some kernels may have been launched
-            device = next(value.device for value in arguments if isinstance(value, torch.Tensor))
+            device = next(
+                value.device for value in arguments if isinstance(value, torch.Tensor)
+            )
             _forget(device, torch._C._cuda_getCurrentRawStream(device.index))
             raise
         # C++ cannot take one of the tensors: check_arguments names it, or allows it
@@ -154,8 +160,11 @@ def launches():
         return None
     try:
         functions = _compiled_functions()
-    except Exception as error:  # any: a solution without launches.cuh is slower, not broken
-        message = f"deepgemm: launching from Python, as the C++ part does not build: {error}"
+    except Exception as error:
+        # any: a solution without launches.cuh is slower, not broken
+        message = (
+            f"deepgemm: launching from Python, as the C++ part does not build: {error}"
+        )
         print(message, file=sys.stderr)
         return None
     return SimpleNamespace(**dict(zip(FUNCTIONS, functions, strict=True)))
@@ -166,8 +175,12 @@ def _compiled_functions():
     # needs tvm_ffi, which may be missing
     from ..common.host.build_library import build_library, load_library
 
-    texts = {"launches.cpp": Path(__file__).with_name("launches.cuh").read_text()}  # host code
-    header = Path(launch.__file__).with_name("recorded_call.h")  # wherever packing put common/
+    texts = {
+        "launches.cpp": Path(__file__).with_name("launches.cuh").read_text()
+    }  # host code
+    header = Path(launch.__file__).with_name(
+        "recorded_call.h"
+    )  # wherever packing put common/
     texts[header.name] = header.read_text()
     headers = Path(triton.__file__).parent / "backends/nvidia/include"
     library = build_library(

@@ -31,7 +31,9 @@ MOST_MASKED_BYTES = 2_000_000_000  # of scratch
 # Bytes of scratch for a row: h and its scales, and either x, its scales and g, or y, which takes
 # over their memory later (scratch.py).
 BYTES_PER_ROW = INTERMEDIATE_SIZE + INTERMEDIATE_SIZE // 32
-BYTES_PER_ROW += max(HIDDEN_SIZE + HIDDEN_SIZE // 32 + 4 * INTERMEDIATE_SIZE, 2 * HIDDEN_SIZE)
+BYTES_PER_ROW += max(
+    HIDDEN_SIZE + HIDDEN_SIZE // 32 + 4 * INTERMEDIATE_SIZE, 2 * HIDDEN_SIZE
+)
 
 
 class Rows(NamedTuple):
@@ -40,8 +42,12 @@ class Rows(NamedTuple):
     # neighbouring blocks of a row are so many elements apart.
     room: int
     total: int  # rows of each operand
-    shape: tuple  # how DeepGEMM sees the rows: (E_local, room) where masked, else (total,)
-    expected: int  # rows of an expert if routing were even; DeepGEMM chooses its tile by this
+    shape: (
+        tuple  # how DeepGEMM sees the rows: (E_local, room) where masked, else (total,)
+    )
+    expected: (
+        int  # rows of an expert if routing were even; DeepGEMM chooses its tile by this
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -53,7 +53,8 @@ def swiglu_quant_rows_kernel(
                 gate = tl.load(g_row + (0 if GATE_FIRST else I) + column).to(tl.float32)
                 h, scale = swiglu_and_scale(gate, up, 1)
                 tl.store(
-                    h_ptr + row.to(tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv)
+                    h_ptr + row.to(tl.int64) * I + column,
+                    (h / scale[:, None]).to(tl.float8e4nv),
                 )
                 block = (row // room) * (I // BLOCK) + group
                 tl.store(h_scale_ptr + block.to(tl.int64) * room + row % room, scale)
@@ -67,7 +68,9 @@ def swiglu_quant_rows(scratch, rows):
     views = scratch.views
     device = views.g.device
     pdl = device.type != "cpu"
-    groups = next(groups for groups in (8, 4, 2, 1) if INTERMEDIATE_SIZE % (groups * BLOCK) == 0)
+    groups = next(
+        groups for groups in (8, 4, 2, 1) if INTERMEDIATE_SIZE % (groups * BLOCK) == 0
+    )
     column_programs = INTERMEDIATE_SIZE // (groups * BLOCK)
 
     num_pairs = views.pairs[0].numel()

@@ -39,7 +39,9 @@ def choose_spec():
 
     sources = [source for source in full.sources if is_needed(source.name)]
     if RUNNER not in {source.name for source in sources}:
-        raise RuntimeError(f"flashinfer_cutlass: this version of FlashInfer has no source {RUNNER}")
+        raise RuntimeError(
+            f"flashinfer_cutlass: this version of FlashInfer has no source {RUNNER}"
+        )
     # lazy: else some linkers would look for the missing functions when the library is loaded
     flags = [*(full.extra_ldflags or []), "-Wl,-z,lazy"]
     name = f"{full.name}_bf16_fp8"
@@ -74,14 +76,18 @@ def progress(spec):
 
     def say(what):
         seconds = time.monotonic() - start
-        print(f"flashinfer_cutlass: {what} ({seconds:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"flashinfer_cutlass: {what} ({seconds:.0f} s)", file=sys.stderr, flush=True
+        )
 
     def tick():
         while not done.wait(SECONDS_BETWEEN_LINES):
             objects = list(spec.jit_library_path.parent.glob("*.o"))
             say(f"{len(objects)} of {total} sources compiled")
 
-    say(f"compiling {total} CUDA and C++ sources of FlashInfer's, once; this takes minutes")
+    say(
+        f"compiling {total} CUDA and C++ sources of FlashInfer's, once; this takes minutes"
+    )
     threading.Thread(target=tick, daemon=True).start()
     try:
         yield

@@ -40,7 +40,9 @@ def check_signature(parameters):
         raise ImportError(f"FlashInfer's cutlass_fused_moe no longer takes {names}")
 
 
-def keywords(parameters, expert, weight, activations, num_experts, gemm1, gemm2, output):
+def keywords(
+    parameters, expert, weight, activations, num_experts, gemm1, gemm2, output
+):
     """Return name -> value of the arguments of a call.
 
     Experts are numbered from this rank's first, so for FlashInfer this is rank 0, whatever

@@ -64,6 +64,13 @@ def layer(args):
         expert, weight, _ = topk_of(args)
         activations = dequantise(x, args.hidden_states_scale)
         values = keywords(
-            _PARAMETERS, expert, weight, activations, num_experts, gemm1, gemm2, args.output
+            _PARAMETERS,
+            expert,
+            weight,
+            activations,
+            num_experts,
+            gemm1,
+            gemm2,
+            args.output,
         )
         cutlass_fused_moe(**values)

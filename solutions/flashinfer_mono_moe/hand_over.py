@@ -19,7 +19,9 @@ ROWS = 64
 WORDS = 128  # 4-byte words that a program copies at a time from each of its rows
 
 
-def hand_over_ref(hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale):
+def hand_over_ref(
+    hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale
+):
     """Compute `hand_over` in plain torch, for tests, for all experts, on any device."""
     scale = hidden_states_scale.t().repeat_interleave(BLOCK, dim=1)
     x = hidden_states.float() * scale
@@ -64,16 +66,20 @@ def hand_over_kernel(
     if of_x < num_tokens * BLOCKS:
         at = of_x * BLOCK + tl.arange(0, BLOCK)
         scale = tl.load(x_scale_ptr + of_x % BLOCKS * num_tokens + of_x // BLOCKS)
-        tl.store(x_out_ptr + at, (tl.load(x_ptr + at).to(tl.float32) * scale).to(tl.bfloat16))
+        tl.store(
+            x_out_ptr + at, (tl.load(x_ptr + at).to(tl.float32) * scale).to(tl.bfloat16)
+        )
 
     # whether any token chooses the expert: fewer than TOP_K others are ahead of it
     token = tl.arange(0, MOST_TOKENS)
     other = tl.arange(0, E)[None, :]
     there = token < num_tokens
-    logit = tl.load(logits_ptr + token * E + expert, mask=there, other=0.0).to(tl.float32)
-    logits = tl.load(logits_ptr + token[:, None] * E + other, mask=there[:, None], other=0.0).to(
+    logit = tl.load(logits_ptr + token * E + expert, mask=there, other=0.0).to(
         tl.float32
     )
+    logits = tl.load(
+        logits_ptr + token[:, None] * E + other, mask=there[:, None], other=0.0
+    ).to(tl.float32)
     logit = tl.where(tl.abs(logit) < float("inf"), logit, LOWEST)[:, None]
     logits = tl.where(tl.abs(logits) < float("inf"), logits, LOWEST)
     ahead = (logits > logit) | ((logits == logit) & (other < expert))
@@ -96,7 +102,12 @@ def hand_over_kernel(
 
 
 def hand_over(
-    routing_logits, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale, top_k
+    routing_logits,
+    hidden_states,
+    hidden_states_scale,
+    gemm1_weights,
+    gemm1_weights_scale,
+    top_k,
 ):
     """Return bf16 tokens, and gemm1's weights and scales in mono_moe's order.
 
@@ -114,7 +125,9 @@ def hand_over(
     """
     num_tokens, hidden = hidden_states.shape
     experts, rows, _ = gemm1_weights.shape
-    x = torch.empty(num_tokens, hidden, dtype=torch.bfloat16, device=hidden_states.device)
+    x = torch.empty(
+        num_tokens, hidden, dtype=torch.bfloat16, device=hidden_states.device
+    )
     weights = torch.empty_like(gemm1_weights)
     scale = torch.empty_like(gemm1_weights_scale)
     hand_over_kernel[experts, rows // ROWS](

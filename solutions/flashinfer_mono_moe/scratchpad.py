@@ -26,7 +26,9 @@ def spare(device):
         RuntimeError: the device was never used before, and the stream is being captured.
     """
     if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("flashinfer_mono_moe: the first call on a device cannot be captured")
+        raise RuntimeError(
+            "flashinfer_mono_moe: the first call on a device cannot be captured"
+        )
     size = -(-get_scratchpad_size_bytes() // ALIGNMENT) * ALIGNMENT
     zeros = torch.zeros(STREAMS, size, dtype=torch.uint8)
     pads = zeros.to(device=device)  # a copy from the host is complete when it returns

@@ -37,7 +37,9 @@ def choose_spec():
 
     sources = [source for source in full.sources if is_needed(source.name)]
     if RUNNER not in {source.name for source in sources}:
-        raise RuntimeError(f"flashinfer_mxfp4: this version of FlashInfer has no source {RUNNER}")
+        raise RuntimeError(
+            f"flashinfer_mxfp4: this version of FlashInfer has no source {RUNNER}"
+        )
 
     name = f"{full.name}_{RUNNER.removesuffix('.cu')}"
     folder = full.build_dir.parent / name / "sources"

@@ -92,7 +92,9 @@ def launcher(kernel, activations, scales):
 
     kind = "small_k" if kernel.is_single else "gemm"
     joined = ",\n    ".join(arguments)
-    return LAUNCHER.format(include=INCLUDE, kind=kind, arguments=joined, activations=activations)
+    return LAUNCHER.format(
+        include=INCLUDE, kind=kind, arguments=joined, activations=activations
+    )
 
 
 def shape(sizes):

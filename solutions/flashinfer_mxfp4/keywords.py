@@ -67,7 +67,9 @@ def activation_keywords(num_local_experts, device):
         "swiglu_limit": SWIGLU_LIMIT,
     }
     return {
-        name: torch.full((num_local_experts,), value, dtype=torch.float32, device=device)
+        name: torch.full(
+            (num_local_experts,), value, dtype=torch.float32, device=device
+        )
         for name, value in values.items()
     }
 

@@ -32,5 +32,7 @@ def as_bytes(weights):
     weights: (gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale), int8, as in
     the definition.
     """
-    gemm1, gemm1_scale, gemm2, gemm2_scale = (tensor.view(torch.uint8) for tensor in weights)
+    gemm1, gemm1_scale, gemm2, gemm2_scale = (
+        tensor.view(torch.uint8) for tensor in weights
+    )
     return up_first(gemm1), up_first(gemm1_scale), gemm2, gemm2_scale

@@ -21,6 +21,8 @@ KERNELS = [
     Kernel((128, 16, 256), COOPERATIVE),
     Kernel((128, 16, 512), COOPERATIVE),
     Kernel((128, 32, 256), COOPERATIVE),
-    Kernel((128, 64, 256), COOPERATIVE),  # FlashInfer asks this one how much scratch is needed
+    Kernel(
+        (128, 64, 256), COOPERATIVE
+    ),  # FlashInfer asks this one how much scratch is needed
     Kernel((128, 128, 128), COOPERATIVE),
 ]

@@ -17,7 +17,9 @@ SINGLE_TOKENS = (8, 16, 32, 40, 64)
 KERNELS = [
     Kernel((64, 16, 256), PINGPONG),
     Kernel((128, 16, 256), COOPERATIVE),
-    Kernel((128, 64, 256), COOPERATIVE),  # FlashInfer asks this one how much scratch is needed
+    Kernel(
+        (128, 64, 256), COOPERATIVE
+    ),  # FlashInfer asks this one how much scratch is needed
     Kernel((128, 128, 128), COOPERATIVE),
     *(Kernel((128, tokens, 128), PREFILL) for tokens in SINGLE_TOKENS),
     *(Kernel((128, tokens, 128), ROLLING) for tokens in SINGLE_TOKENS),

@@ -46,12 +46,16 @@ def check_signature(parameters):
     unknown = sorted(required - _ALWAYS - {"tile_tokens_dim"})
     if unknown:
         names = ", ".join(unknown)
-        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe wants {names}, unknown here")
+        raise ImportError(
+            f"FlashInfer's trtllm_fp8_block_scale_moe wants {names}, unknown here"
+        )
 
     gone = sorted(_ALWAYS - parameters.keys())
     if gone:
         names = ", ".join(gone)
-        raise ImportError(f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {names}")
+        raise ImportError(
+            f"FlashInfer's trtllm_fp8_block_scale_moe no longer takes {names}"
+        )
 
 
 def keywords(parameters, problem, args):

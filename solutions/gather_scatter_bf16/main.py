@@ -17,11 +17,15 @@ from ..common.triton.bf16.sum_rows import sum_rows, sum_rows_kernel
 from ..common.triton.rows.permute import count_kernel, permute, place_kernel
 from .tiles import choose_tiles
 
-launch_quickly(count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel, sum_rows_kernel)
+launch_quickly(
+    count_kernel, place_kernel, gemm1_bf16_kernel, gemm2_bf16_kernel, sum_rows_kernel
+)
 
 
 @replayed
-def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
+def run(
+    hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output
+):
     """Write `output` [T, H] bf16: the layer, without a router.
 
     Args:
@@ -35,7 +39,14 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
         ValueError: an argument is not what the definition says, or the architecture has no tile
             table.
     """
-    tensors = (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    tensors = (
+        hidden_states,
+        expert_ids,
+        expert_weights,
+        gemm1_weights,
+        gemm2_weights,
+        output,
+    )
     check_bf16_inputs(tensors)
 
     num_tokens, top_k = expert_ids.shape

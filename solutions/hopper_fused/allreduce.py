@@ -55,7 +55,9 @@ class Peers:
         max_tokens: the most tokens for which the all-reduce uses symmetric memory.
     """
 
-    def __init__(self, group=None, max_tokens=1024, patience=PATIENCE, direct_tokens=None):
+    def __init__(
+        self, group=None, max_tokens=1024, patience=PATIENCE, direct_tokens=None
+    ):
         """Allocate the shared memory. All ranks of the group have to call this together.
 
         group: a torch process group over GPUs of one host, 8 at most; None for all ranks.
@@ -109,7 +111,9 @@ class Peers:
         elif tokens <= self.max_tokens:
             rows = self._rows.view(-1, HIDDEN_SIZE)[:tokens]
             if output.shape != rows.shape or output.dtype != rows.dtype:
-                raise TypeError("output")  # makes `takes` raise an error that says what is wrong
+                raise TypeError(
+                    "output"
+                )  # makes `takes` raise an error that says what is wrong
             kernel(*inputs, rows, H_SPLIT)
             sum_rows = torch.ops.symm_mem.two_shot_all_reduce_out
             sum_rows(rows.view(-1), "sum", self.group.group_name, output.view(-1))
@@ -126,7 +130,9 @@ class Peers:
 
         device = torch.device("cuda", torch.cuda.current_device())
         tensor = symmetric_memory.empty(count, dtype=dtype, device=device)
-        addresses = symmetric_memory.rendezvous(tensor, self.group.group_name).buffer_ptrs
+        addresses = symmetric_memory.rendezvous(
+            tensor, self.group.group_name
+        ).buffer_ptrs
         tensor.zero_()
         torch.cuda.synchronize()
         dist.barrier(self.group)

@@ -15,4 +15,6 @@ def load_kernels():
     Raises RuntimeError as `build_library` does.
     """
     sources = read_sources(Path(__file__).parent)
-    return load_library(build_library("hopper_fused", sources, architecture=ARCHITECTURE))
+    return load_library(
+        build_library("hopper_fused", sources, architecture=ARCHITECTURE)
+    )

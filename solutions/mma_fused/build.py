@@ -36,7 +36,9 @@ def load_kernels():
     here = architecture()
     if here not in TARGETS:
         want = ", ".join(TARGETS)
-        raise RuntimeError(f"mma_fused: the GPU has compute capability {here}, want one of {want}")
+        raise RuntimeError(
+            f"mma_fused: the GPU has compute capability {here}, want one of {want}"
+        )
 
     sources = read_sources(Path(__file__).parent)
     flags = TARGETS[here].flags()

@@ -24,13 +24,23 @@ from .many_tokens.many_tokens import (
     many_tokens_routed,
 )
 
-MOST_TOKENS = 256  # that the CUDA kernel takes; Config::kMaxTokens in one_launch/config.cuh
+MOST_TOKENS = (
+    256  # that the CUDA kernel takes; Config::kMaxTokens in one_launch/config.cuh
+)
 # With MXFP4 experts and up to so many tokens the CUDA kernel is launched several times, for a part
 # of the tokens each: on an H200, the Triton kernels take as long at 1024 tokens as nine launches.
 MOST_MXFP4_TOKENS = 2048
-PER_TOKEN = ("hidden_states", "hidden_states_scale", "topk_ids", "topk_weights", "output")
+PER_TOKEN = (
+    "hidden_states",
+    "hidden_states_scale",
+    "topk_ids",
+    "topk_weights",
+    "output",
+)
 
-_kernels = load_kernels()  # compiled on import, when the solution is built, not at its first call
+_kernels = (
+    load_kernels()
+)  # compiled on import, when the solution is built, not at its first call
 
 
 @takes(DS_ROUTING)
@@ -113,7 +123,9 @@ def _many_tokens_routed_bf16(*arguments):
     x, *others = arguments
     num_tokens, hidden = x.shape
     q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty(num_tokens, hidden // 128, dtype=torch.float32, device=x.device)
+    scales = torch.empty(
+        num_tokens, hidden // 128, dtype=torch.float32, device=x.device
+    )
     _kernels.quantise(x, q, scales)
     many_tokens_routed(q, scales, *others)
 
@@ -124,7 +136,11 @@ def _layer(one_launch, many, arguments):
     The arguments are not checked yet. T is the first one's first size, if it has any.
     """
     first = arguments[0]
-    if isinstance(first, torch.Tensor) and first.dim() > 0 and first.shape[0] > MOST_TOKENS:
+    if (
+        isinstance(first, torch.Tensor)
+        and first.dim() > 0
+        and first.shape[0] > MOST_TOKENS
+    ):
         many(*arguments)
     else:
         one_launch(*arguments, 0)  # 0: a CTA on each SM

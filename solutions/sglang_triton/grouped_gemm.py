@@ -103,7 +103,9 @@ def grouped_gemm(
         w_box = [1, block_n, block_k]
         w_desc = TensorDescriptor(weights, weights.shape, weights.stride(), w_box)
     # the same rule as in SGLang
-    swap_ab = gpu_of(x.device).architecture == "sm_90" and block_m < 64 and block_n >= 64
+    swap_ab = (
+        gpu_of(x.device).architecture == "sm_90" and block_m < 64 and block_n >= 64
+    )
 
     values = dict(
         a_ptr=x,
@@ -133,7 +135,9 @@ def grouped_gemm(
         stride_bse=weights_scale.stride(0),
         stride_bsk=1,
         stride_bsn=weights_scale.stride(1),
-        top_k=1 if x_in_order else permutation.row_of_pair.shape[1],  # pairs of a row of x
+        top_k=1
+        if x_in_order
+        else permutation.row_of_pair.shape[1],  # pairs of a row of x
         group_n=BLOCK,
         group_k=BLOCK,
         compute_type=tl.bfloat16,
@@ -141,7 +145,9 @@ def grouped_gemm(
         **_OPTIONAL,
         **config,
     )
-    if "USE_GDC" in _NAMES:  # the same rule as in SGLang for letting the next kernel start
+    if (
+        "USE_GDC" in _NAMES
+    ):  # the same rule as in SGLang for letting the next kernel start
         values["USE_GDC"] = x.device.type != "cpu"
         values["GDC_EARLY"] = permutation.row_of_pair.shape[0] <= 512
 
@@ -150,5 +156,7 @@ def grouped_gemm(
     _KERNEL[grid](*ordinary, **values)
     if tiles < permutation.tile_expert.shape[0]:
         operands = (x, x_scale, scale_strides, weights, weights_scale, permutation)
-        overflow_gemm(*operands, block_m, first_tile=tiles, x_in_order=x_in_order, out=out)
+        overflow_gemm(
+            *operands, block_m, first_tile=tiles, x_in_order=x_in_order, out=out
+        )
     return out

@@ -27,7 +27,9 @@ def load_kernel():
     """
     package = Path(importlib.util.find_spec("sglang").submodule_search_locations[0])
     path = _module_path(package)
-    spec = importlib.util.spec_from_file_location("sglang_fused_moe_triton_kernels", path)
+    spec = importlib.util.spec_from_file_location(
+        "sglang_fused_moe_triton_kernels", path
+    )
     module = importlib.util.module_from_spec(spec)
     with mock.patch.dict(sys.modules, _stand_ins(path.read_text())):
         spec.loader.exec_module(module)
@@ -41,7 +43,9 @@ def _module_path(package):
         if path.is_file():
             return path
     name = Path(_PLACES[0]).name
-    raise ImportError(f"sglang_triton: the installed sglang has no {name} where it was looked for")
+    raise ImportError(
+        f"sglang_triton: the installed sglang has no {name} where it was looked for"
+    )
 
 
 def _stand_ins(source):
@@ -51,6 +55,8 @@ def _stand_ins(source):
     """
     stand_ins = {}
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "sglang."
+        ):
             stand_ins[node.module] = mock.MagicMock(return_value=False)
     return stand_ins

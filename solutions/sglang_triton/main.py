@@ -21,11 +21,18 @@ from .route_one import route_one, route_one_kernel
 from .swiglu_quant_rows import swiglu_quant_rows, swiglu_quant_rows_kernel
 from .tiles import choose_configs, usual_tiles
 
-OVERLAPPING = route_one_kernel, overflow_gemm_kernel, swiglu_quant_rows_kernel, combine_kernel
+OVERLAPPING = (
+    route_one_kernel,
+    overflow_gemm_kernel,
+    swiglu_quant_rows_kernel,
+    combine_kernel,
+)
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
-MOST_Y_BYTES = 1_200_000_000  # of the second GEMM's result; a larger one is made in column slices
+MOST_Y_BYTES = (
+    1_200_000_000  # of the second GEMM's result; a larger one is made in column slices
+)
 
 
 @replayed_or_captured
@@ -72,7 +79,9 @@ def layer(args):
         share *= (TOP_K + NUM_SHARED_EXPERTS) / TOP_K
         tiles = usual_tiles(pairs, share, num_local_experts, block_m, most)
 
-        form = dict(config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma)
+        form = dict(
+            config=first_config, tiles=tiles, x_in_order=False, weights_by_tma=by_tma
+        )
         g = grouped_gemm(x, x_scale, (1, num_tokens), w1, w1_scale, permutation, **form)
         h, h_scale = swiglu_quant_rows(g, permutation)
         del g  # its memory serves y
@@ -111,6 +120,16 @@ def second_gemm(args, h, h_scale, weight, permutation, config, tiles):
     for first in range(0, hidden, width):
         w2_slice = w2[:, first : first + width]
         scale_slice = w2_scale[:, first // 128 : (first + width) // 128]
-        y = grouped_gemm(h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form)
-        combine(y, permutation.row_of_pair, weight, args.output, first, branch=True, pdl=True)
+        y = grouped_gemm(
+            h, h_scale, h_scale.stride(), w2_slice, scale_slice, permutation, **form
+        )
+        combine(
+            y,
+            permutation.row_of_pair,
+            weight,
+            args.output,
+            first,
+            branch=True,
+            pdl=True,
+        )
         del y  # so that its memory serves the next slice

@@ -66,7 +66,12 @@ def overflow_gemm_kernel(
         here = pair < num_pairs
         x_row = row if TOP_K == 0 else pair // TOP_K
         x_ptrs = x_ptr + x_row.to(tl.int64)[:, None] * K + lane[None, :]
-        w_ptrs = w_ptr + expert * stride_w_expert + (n * BLOCK + lane)[None, :] * K + lane[:, None]
+        w_ptrs = (
+            w_ptr
+            + expert * stride_w_expert
+            + (n * BLOCK + lane)[None, :] * K
+            + lane[:, None]
+        )
         x_scale_ptrs = x_scale_ptr + x_row.to(tl.int64) * stride_x_scale_row
         w_scale_row = w_scale_ptr + expert * stride_w_scale_expert + n * (K // BLOCK)
 
@@ -74,7 +79,9 @@ def overflow_gemm_kernel(
         for k in range(K // BLOCK):
             x = tl.load(x_ptrs + k * BLOCK, mask=here[:, None], other=0.0)
             w = tl.load(w_ptrs + k * BLOCK)
-            x_scale = tl.load(x_scale_ptrs + k * stride_x_scale_block, mask=here, other=0.0)
+            x_scale = tl.load(
+                x_scale_ptrs + k * stride_x_scale_block, mask=here, other=0.0
+            )
             out += tl.dot(x, w) * (x_scale * tl.load(w_scale_row + k))[:, None]
 
         column = n * BLOCK + lane

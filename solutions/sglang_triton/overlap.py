@@ -38,13 +38,26 @@ def _overlapping_run(kernel, plain_run):
 
     def run(*args, grid, warmup, **keywords):
         device = torch._C._cuda_getDevice()
-        key = (device, *keywords.values(), *[launch.specialisation(args[at]) for at in integers])
+        key = (
+            device,
+            *keywords.values(),
+            *[launch.specialisation(args[at]) for at in integers],
+        )
         seen = key in launchers and not warmup and not launch.hooked()
         if seen and torch.cuda.is_current_stream_capturing():
             start, (function, cooperative, _, *rest) = launchers[key]
             values = [keywords[name] for name in constexprs]
             stream = torch._C._cuda_getCurrentRawStream(device)
-            start(*(*grid, 1, 1)[:3], stream, function, cooperative, True, *rest, *args, *values)
+            start(
+                *(*grid, 1, 1)[:3],
+                stream,
+                function,
+                cooperative,
+                True,
+                *rest,
+                *args,
+                *values,
+            )
             return None
 
         compiled = plain_run(*args, grid=grid, warmup=warmup, **keywords)

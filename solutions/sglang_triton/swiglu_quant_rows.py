@@ -39,7 +39,9 @@ def swiglu_quant_rows_kernel(
     pair = tl.load(pair_of_row_ptr + tl.program_id(0))
     for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
         following = row + tl.num_programs(0)
-        next_pair = tl.load(pair_of_row_ptr + following, mask=following < num_rows, other=num_pairs)
+        next_pair = tl.load(
+            pair_of_row_ptr + following, mask=following < num_rows, other=num_pairs
+        )
         if pair < num_pairs:
             scale = swiglu_quant_row(g_ptr, h_ptr, row, column, I)
             tl.store(h_scale_ptr + row * (I // BLOCK) + group, scale)

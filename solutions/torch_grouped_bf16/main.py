@@ -12,7 +12,9 @@ from ..common.host.check_bf16_inputs import check_bf16_inputs
 _grouped_mm = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
 
 
-def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output):
+def run(
+    hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output
+):
     """Write `output` [T, H] bf16: the layer, without a router.
 
     Args:
@@ -23,7 +25,14 @@ def run(hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights,
     Raises:
         ValueError: an argument is not what the definition says.
     """
-    tensors = (hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output)
+    tensors = (
+        hidden_states,
+        expert_ids,
+        expert_weights,
+        gemm1_weights,
+        gemm2_weights,
+        output,
+    )
     check_bf16_inputs(tensors)
 
     num_tokens, top_k = expert_ids.shape

@@ -6,7 +6,13 @@ in common/triton.
 
 import torch
 
-from ..common.host.arguments import DS_ROUTING, RENORM_ROUTING, ROUTED, ROUTED_BF16, checked
+from ..common.host.arguments import (
+    DS_ROUTING,
+    RENORM_ROUTING,
+    ROUTED,
+    ROUTED_BF16,
+    checked,
+)
 from ..common.host.gpu_of import gpu_of
 from ..common.host.launch import launch_quickly
 from ..common.host.mxfp4_arguments import ROUTED_MXFP4, as_int8

@@ -25,7 +25,11 @@ from ..common.triton.gemms.tile_order import tile_order
 from .expand import expand, expand_ref
 from .group_quantise import quantise_groups, scale_value
 
-TRITON_DTYPE = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+TRITON_DTYPE = {
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+    torch.float32: tl.float32,
+}
 
 
 @triton.jit
@@ -39,7 +43,9 @@ def load_scales(scales_ptr, row, first_group, row_stride, GROUPS: tl.constexpr):
 def expand_tile(codes, scales, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return codes [ROWS, COLUMNS] fp8 times scales [ROWS, COLUMNS / 32], in bf16."""
     groups = tl.reshape(codes.to(tl.float32), [ROWS, COLUMNS // 32, 32])
-    return tl.reshape(groups * scale_value(scales)[:, :, None], [ROWS, COLUMNS]).to(tl.bfloat16)
+    return tl.reshape(groups * scale_value(scales)[:, :, None], [ROWS, COLUMNS]).to(
+        tl.bfloat16
+    )
 
 
 @triton.jit
@@ -47,9 +53,9 @@ def round_tile(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return x [ROWS, COLUMNS] bf16 rounded to MXFP8 values, in bf16, as `group_round` does."""
     groups = tl.reshape(x.to(tl.int16, bitcast=True), [ROWS * COLUMNS // 32, 32])
     codes, scale = quantise_groups(groups)
-    return tl.reshape(codes.to(tl.float32) * scale_value(scale)[:, None], [ROWS, COLUMNS]).to(
-        tl.bfloat16
-    )
+    return tl.reshape(
+        codes.to(tl.float32) * scale_value(scale)[:, None], [ROWS, COLUMNS]
+    ).to(tl.bfloat16)
 
 
 @triton.jit
@@ -86,7 +92,9 @@ def block_scaled_matmul_kernel(
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     w_next = load_scales(w_scales_ptr, column, first * GROUPS, row_stride, GROUPS)
     if X == "codes":
-        x_next = load_scales(x_scales_ptr, scale_row, first * GROUPS, row_stride, GROUPS)
+        x_next = load_scales(
+            x_scales_ptr, scale_row, first * GROUPS, row_stride, GROUPS
+        )
     for k in range(first, last):
         w = w_desc.load([n * BLOCK_N, k * BLOCK_K])
         x = x_desc.load([m * BLOCK_M, k * BLOCK_K])
@@ -94,7 +102,9 @@ def block_scaled_matmul_kernel(
             ROUTE == "native"
         ):  # the compiler pipelines these loads itself, and cannot place scales from a step before
             w_scales = load_scales(w_scales_ptr, column, k * GROUPS, row_stride, GROUPS)
-            x_scales = load_scales(x_scales_ptr, scale_row, k * GROUPS, row_stride, GROUPS)
+            x_scales = load_scales(
+                x_scales_ptr, scale_row, k * GROUPS, row_stride, GROUPS
+            )
             total = tl.dot_scaled(w, w_scales, "e4m3", x.T, x_scales, "e4m3", acc=total)
         else:
             ahead = tl.minimum(k + 1, last - 1) * GROUPS
@@ -113,7 +123,9 @@ def block_scaled_matmul_kernel(
                     x = expand_tile(x, x_scales, BLOCK_M, BLOCK_K)
                 elif X == "raw":
                     x = round_tile(x, BLOCK_M, BLOCK_K)
-                total = tl.dot(expand_tile(w, w_scales, BLOCK_N, BLOCK_K), x.T, acc=total)
+                total = tl.dot(
+                    expand_tile(w, w_scales, BLOCK_N, BLOCK_K), x.T, acc=total
+                )
 
     at = (split * M + row)[None, :].to(tl.int64) * N + column[:, None]
     tl.store(out_ptr + at, total.to(OUT), mask=row[None, :] < M)
@@ -131,7 +143,9 @@ def sum_splits_kernel(
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for split in tl.static_range(SPLITS):
-        total += tl.load(shares_ptr + split * elements + at, mask=at < elements, other=0.0)
+        total += tl.load(
+            shares_ptr + split * elements + at, mask=at < elements, other=0.0
+        )
     tl.store(out_ptr + at, total.to(OUT), mask=at < elements)
 
 
@@ -199,7 +213,13 @@ def _sum_splits(shares, out, splits):
     elements = out.numel()
     grid = (triton.cdiv(elements, 1024),)
     sum_splits_kernel[grid](
-        shares, out, elements, SPLITS=splits, BLOCK=1024, OUT=TRITON_DTYPE[out.dtype], num_warps=4
+        shares,
+        out,
+        elements,
+        SPLITS=splits,
+        BLOCK=1024,
+        OUT=TRITON_DTYPE[out.dtype],
+        num_warps=4,
     )
 
 

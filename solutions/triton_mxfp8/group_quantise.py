@@ -37,7 +37,9 @@ def quantise_groups(bits):
     finite = exponent < 255
     scale = tl.where(finite, tl.maximum(exponent - 8, 0), 255)
     # the bits of 2^(127 - scale)
-    inverse = tl.where(finite, (254 - scale) << 23, 0x7FC00000).to(tl.float32, bitcast=True)
+    inverse = tl.where(finite, (254 - scale) << 23, 0x7FC00000).to(
+        tl.float32, bitcast=True
+    )
     x = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     scaled = x * inverse[:, None]
     clamped = tl.minimum(tl.maximum(scaled, -448.0), 448.0)
@@ -96,7 +98,9 @@ def group_quantise(x):
         codes [M, K] float8_e4m3fn, scales [M, K/32] uint8 (E8M0 bits).
     """
     codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty(x.shape[0], x.shape[1] // GROUP, dtype=torch.uint8, device=x.device)
+    scales = torch.empty(
+        x.shape[0], x.shape[1] // GROUP, dtype=torch.uint8, device=x.device
+    )
     _launch(x, codes, scales, rounded=False)
     return codes, scales
 

@@ -9,13 +9,19 @@ import torch
 from ..common.host.gpu_of import gpu_of
 from ..common.host.launch import launch_quickly
 from ..common.host.replay import replayed
-from .block_scaled_matmul import block_scaled_matmul, block_scaled_matmul_kernel, sum_splits_kernel
+from .block_scaled_matmul import (
+    block_scaled_matmul,
+    block_scaled_matmul_kernel,
+    sum_splits_kernel,
+)
 from .check_operands import check_operands
 from .expand import expand_kernel
 from .group_quantise import group_quantise, group_quantise_kernel, group_round
 from .tiles import choose_tile
 
-launch_quickly(group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel, sum_splits_kernel)
+launch_quickly(
+    group_quantise_kernel, expand_kernel, block_scaled_matmul_kernel, sum_splits_kernel
+)
 
 
 def quantise(x):
@@ -35,7 +41,9 @@ def multiply(codes, scales, weight, weight_scale, output, route=None):
     """
     tile = choose_tile(gpu_of(codes.device).architecture, *codes.shape, route)
     with torch.cuda.device_of(codes):
-        block_scaled_matmul(codes, scales, weight, weight_scale.view(torch.uint8), output, tile)
+        block_scaled_matmul(
+            codes, scales, weight, weight_scale.view(torch.uint8), output, tile
+        )
 
 
 @replayed

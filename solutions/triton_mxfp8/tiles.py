@@ -71,7 +71,9 @@ def choose_tile(architecture, num_rows, width, route=None):
     """
     if architecture not in ROUTES:
         tabled = ", ".join(sorted(ROUTES))
-        raise ValueError(f"architecture: got {architecture}, tiles are tabled for {tabled}")
+        raise ValueError(
+            f"architecture: got {architecture}, tiles are tabled for {tabled}"
+        )
 
     route = route or _for_rows(ROUTES[architecture], num_rows)
     if (architecture, route) not in TABLE:

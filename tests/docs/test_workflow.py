@@ -28,7 +28,9 @@ AUDITS = {
 def test_an_audit_finds_nothing(tool):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     program = shutil.which(tool, path=path)
-    done = subprocess.run([program, *AUDITS[tool], FILE], capture_output=True, text=True)
+    done = subprocess.run(
+        [program, *AUDITS[tool], FILE], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -61,7 +63,9 @@ def test_every_command_exists_with_its_options():
 
 def test_the_cpu_tests_run_with_the_measured_torch_and_with_the_newest():
     makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
-    default = re.search(r"^TORCH_DEFAULT := .*,(torch==[\d.]+),(torch==[\d.]+)\)$", makefile, re.M)
+    default = re.search(
+        r"^TORCH_DEFAULT := .*,(torch==[\d.]+),(torch==[\d.]+)\)$", makefile, re.M
+    )
     with_gpu, without_gpu = default.groups()
     assert JOBS["cpu"]["env"]["TORCH"] == f"{with_gpu}+cpu"
     assert JOBS["newest-torch"]["env"]["TORCH"] == f"{without_gpu}+cpu"
@@ -93,7 +97,9 @@ def bench(tmp_path):
         log.write_text("")
         python.write_text(PYTHON.format(log=log, status=status))
         python.chmod(0o755)
-        done = subprocess.run([root / ".ci" / "bench", *args], capture_output=True, text=True)
+        done = subprocess.run(
+            [root / ".ci" / "bench", *args], capture_output=True, text=True
+        )
         return done.returncode, log.read_text().splitlines()
 
     return run

@@ -18,7 +18,9 @@ from moebench.core.errors import CannotRun, UserError
 from moebench.operators.fp8.routed import router_inside
 
 EXAMPLE = paths.ROOT / "examples" / "multi_gpu"
-GLOO = pytest.mark.skipif(torch.cuda.is_available(), reason="over gloo, for machines without a GPU")
+GLOO = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="over gloo, for machines without a GPU"
+)
 RANKS = 3  # whose shares make up their experts and their width
 CHECKS = 7  # of all_reduce.py for each way, with two numbers of tokens
 
@@ -91,9 +93,18 @@ def test_a_solution_passes_every_check_with_tokens_of_each_rank():
 
 @GLOO
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "split"), [("small", "width"), ("small-renorm", "experts")])
+@pytest.mark.parametrize(
+    ("name", "split"), [("small", "width"), ("small-renorm", "experts")]
+)
 def test_a_solution_passes_every_check_of_a_sum(name, split):
-    arguments = ("--definition", name, "--solution", "triton_fused_v2", "--split", split)
+    arguments = (
+        "--definition",
+        name,
+        "--solution",
+        "triton_fused_v2",
+        "--split",
+        split,
+    )
     assert passed_checks("all_reduce.py", *arguments, "--tokens", "1", "5") == CHECKS
 
 
@@ -118,7 +129,9 @@ def test_a_layer_that_needs_gpus_is_refused(example, monkeypatch):
 
 @GLOO
 def test_a_killed_rank_ends_the_others():
-    with subprocess.Popen(command_of("dispatch.py"), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command_of("dispatch.py"), stdout=subprocess.DEVNULL
+    ) as process:
         watched = psutil.Process(process.pid)
         ranks = []
         while len(ranks) < 2:

@@ -74,7 +74,9 @@ class Rank:
         if experts is not None:
             logits[:, experts:] -= 50
         bias = torch.zeros(all_experts, dtype=torch.bfloat16, device="cuda")
-        x = torch.randn(tokens, hidden, generator=source, device="cuda").to(torch.float8_e4m3fn)
+        x = torch.randn(tokens, hidden, generator=source, device="cuda").to(
+            torch.float8_e4m3fn
+        )
         scale = 0.5 + torch.rand(hidden // 128, tokens, generator=source, device="cuda")
         return [logits, bias, x, scale]
 
@@ -177,7 +179,9 @@ def count_all_wrong(rank):
     wrong = {}
     for hops, direct_tokens in DIRECT_TOKENS.items():
         rank.join(direct_tokens=direct_tokens)
-        counts = torch.tensor([count_wrong(rank), count_wrong_replays(rank)], device="cuda")
+        counts = torch.tensor(
+            [count_wrong(rank), count_wrong_replays(rank)], device="cuda"
+        )
         dist.all_reduce(counts)
         calls, replays = counts.tolist()
         wrong[hops] = {"calls": calls, "replays": replays}
@@ -244,7 +248,9 @@ def main():
         result = count_all_wrong(rank)
     if rank.number == 0:
         print(json.dumps(result), flush=True)
-    os._exit(0)  # without the usual clean-up: a CUDA context that has failed cannot be closed
+    os._exit(
+        0
+    )  # without the usual clean-up: a CUDA context that has failed cannot be closed
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ OTHER_SIZES += [NARROW, (1024, 128), (3072, 384)]
 # Another fence comes between this one and the first copy that uses the barriers.
 NOT_MISSED = {1: {"fence_barrier_init"}, 2: set()}
 
-pytestmark = pytest.mark.xdist_group("hopper barriers")  # one worker builds the programs
+pytestmark = pytest.mark.xdist_group(
+    "hopper barriers"
+)  # one worker builds the programs
 
 
 def device_code(name, text):
@@ -63,7 +65,9 @@ def device_code(name, text):
         layouts, _, _ = text.partition("// ---- fences ----")
         return layouts + STAND_IN.replace("#pragma once\n", "")
     if name == "grouped_gemm.cuh":
-        return with_one_replaced(text, SHARED_MEMORY, "uint8_t* gemm_smem = shared_memory();")
+        return with_one_replaced(
+            text, SHARED_MEMORY, "uint8_t* gemm_smem = shared_memory();"
+        )
     if name.endswith(".cu"):
         device, _, _ = text.partition("// ---- host ----")
         return f"{device}}}  // namespace hopper_fused\n"
@@ -97,7 +101,14 @@ def build_program(sizes, folder):
     compiler = ["c++", "-std=c++17", "-w", f"-I{folder}"]
     kernels = folder / "gemms.o"
     # The kernels' accesses are reported to hopper_machine.cc, whose own are not.
-    instrumented = ["-O1", "-fsanitize=thread", "-c", HERE / "hopper_gemms.cc", "-o", kernels]
+    instrumented = [
+        "-O1",
+        "-fsanitize=thread",
+        "-c",
+        HERE / "hopper_gemms.cc",
+        "-o",
+        kernels,
+    ]
     subprocess.run([*compiler, *instrumented], check=True)
     machine = ["-O3", HERE / "hopper_machine.cc", kernels, "-o", folder / "program"]
     subprocess.run([*compiler, *machine], check=True)
@@ -124,7 +135,9 @@ def test_every_byte_of_narrow_experts_is_ordered(program_for):
 
 # Sizes decide the K blocks and h_split what is stored: each is tried with one of the other.
 SIZES_AND_SPLITS = [(SIZES, 1), (SIZES, 2)]
-SIZES_AND_SPLITS += [(sizes, 1 + number % 2) for number, sizes in enumerate(OTHER_SIZES)]
+SIZES_AND_SPLITS += [
+    (sizes, 1 + number % 2) for number, sizes in enumerate(OTHER_SIZES)
+]
 
 
 @pytest.mark.slow

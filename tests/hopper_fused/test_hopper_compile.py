@@ -34,7 +34,14 @@ CONVERTED = "many_tokens/mxfp4/converted"
 CONVERTED_GEMMS = [f"{CONVERTED}/converted_gemm1.cu", f"{CONVERTED}/converted_gemm2.cu"]
 QUEUE_UNUSUAL = f"{CONVERTED}/queue_unusual.cu"
 FP8_SOURCES = [ONE_LAUNCH, ROUTE, *FP8_GEMMS, "many_tokens/combine.cu"]
-MXFP4_SOURCES = [ONE_LAUNCH, ROUTE, ORDER, *MXFP4_GEMMS, *CONVERTED_GEMMS, QUEUE_UNUSUAL]
+MXFP4_SOURCES = [
+    ONE_LAUNCH,
+    ROUTE,
+    ORDER,
+    *MXFP4_GEMMS,
+    *CONVERTED_GEMMS,
+    QUEUE_UNUSUAL,
+]
 MXFP4_SOURCES += ["many_tokens/combine.cu", "few_tokens/mxfp4/add_rows.cu"]
 HOST_SOURCES = ["launch_layer.cu", "few_tokens/all_reduce/open_peers.cu"]
 MULTIPLYING = {ONE_LAUNCH, *FP8_GEMMS, *MXFP4_GEMMS, *CONVERTED_GEMMS}
@@ -48,7 +55,13 @@ QUICK = ("full", ROUTE)  # seconds; the others are in the slow set
 
 # no output columns shared; most shared; widths of odd blocks; I 3072 and another activation; 512
 # experts of I 1024, top-k given
-FP8_LAYERS = ["full", "qwen3-next", "small-one-group", "minimax-m3-ep8", "qwen3.5-397b-routed"]
+FP8_LAYERS = [
+    "full",
+    "qwen3-next",
+    "small-one-group",
+    "minimax-m3-ep8",
+    "qwen3.5-397b-routed",
+]
 NARROW = "qwen3-235b-tp4"  # H is ten times I: another gemm1, the rest as the others
 MXFP4_LAYERS = ["deepseek-v4-pro-ep8-mxfp4", "small-mxfp4"]
 HOST_CODE_OF = ("full", MXFP4_LAYERS[0])  # whose host code is that of all
@@ -74,7 +87,16 @@ def compiled(layer_key, source, folder):
     """Compile a packed source in a folder; return the result."""
     write_texts(folder, packed_texts("hopper_fused", layer_key))
     target = "-gencode=arch=compute_90a,code=sm_90a"
-    command = ["nvcc", "-std=c++17", "-O2", "-Xcompiler", "-fPIC", target, "-Xptxas", "-v"]
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O2",
+        "-Xcompiler",
+        "-fPIC",
+        target,
+        "-Xptxas",
+        "-v",
+    ]
     command += include_flags(folder)
 
     object_file = None
@@ -82,7 +104,15 @@ def compiled(layer_key, source, folder):
     cubins.mkdir()
     if layer_key in HOST_CODE_OF:
         object_file = folder / "kernel.o"
-        command += ["-keep", "-keep-dir", cubins, "-c", folder / source, "-o", object_file]
+        command += [
+            "-keep",
+            "-keep-dir",
+            cubins,
+            "-c",
+            folder / source,
+            "-o",
+            object_file,
+        ]
     else:
         command += ["-cubin", folder / source, "-o", cubins / "kernel.cubin"]
 
@@ -140,7 +170,9 @@ def check_speed(source, log, opcodes):
 
 @sass.needs_compilers
 @pytest.mark.parametrize(("layer_key", "source"), parameters())
-def test_machine_code_is_quick_and_releases_nothing_too_early(layer_key, source, tmp_path):
+def test_machine_code_is_quick_and_releases_nothing_too_early(
+    layer_key, source, tmp_path
+):
     result = compiled(layer_key, source, tmp_path)
     functions = sass.disassemble(result.cubin)
 

@@ -26,7 +26,8 @@ BLOCK_M = 128
 LAYER_KEYS = ("full", slow("step-3.5-flash-ep8"), "small-one-group")
 MOST_EXPERTS = 36
 SOME_ROWS = st.lists(
-    st.integers(0, 700) | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]),
+    st.integers(0, 700)
+    | st.sampled_from([0, 1, 16, 64, 65, 128, 129, 192, 193, 256, 257]),
     min_size=MOST_EXPERTS,
     max_size=MOST_EXPERTS,
 )
@@ -71,7 +72,9 @@ class Division:
         hidden = sizes["hidden_size"]
         inter = sizes["intermediate_size"]
         sample = "hopper_division.cc"
-        self.program = host_program.build_packed("hopper_fused", layer_key, sample, folder)
+        self.program = host_program.build_packed(
+            "hopper_fused", layer_key, sample, folder
+        )
         self.experts = sizes["num_local_experts"]
         self.n_blocks = inter // 32  # of an m_block, in the one launch
         column_tiles = hidden // 64
@@ -116,7 +119,9 @@ def many_tokens(test):
     return settings(deadline=None, max_examples=15)(drawn)
 
 
-each_order = pytest.mark.parametrize("order", range(3), ids=["gemm1", "gemm2, two passes", "gemm2"])
+each_order = pytest.mark.parametrize(
+    "order", range(3), ids=["gemm1", "gemm2, two passes", "gemm2"]
+)
 
 
 def by_cta(tiles):

@@ -39,7 +39,9 @@ def program_for(tmp_path_factory):
     """A function of a layer key that returns its program, built once."""
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not on the PATH")
-    return cache(lambda layer_key: build_program(layer_key, tmp_path_factory.mktemp("launch")))
+    return cache(
+        lambda layer_key: build_program(layer_key, tmp_path_factory.mktemp("launch"))
+    )
 
 
 @pytest.fixture
@@ -97,7 +99,9 @@ def test_both_maps_are_encoded_before_anything_is_launched(program):
 
 @pytest.mark.parametrize("what", ["launch", "gemm1", "gemm2", "combine"])
 def test_a_launch_that_fails_leaves_no_counter_behind(program, what):
-    lines = events(program, "call", MANY, "fail", what, "call", MANY, "call", MANY, "call", FEW)
+    lines = events(
+        program, "call", MANY, "fail", what, "call", MANY, "call", MANY, "call", FEW
+    )
 
     assert endings(lines) == ["done", "raised", "done", "done"]
     assert [scratch.counter for scratch in scratches(lines)] == [0, 0, 0, 0]
@@ -137,7 +141,19 @@ def test_a_handle_that_is_used_again_has_another_scratch(program):
 
 def test_a_capture_has_its_own_scratch(program):
     """CUDA does not tell a stream's id while it is captured."""
-    words = ["stream", "640", "3", "call", MANY, "capture", "5", "call", MANY, "call", MANY]
+    words = [
+        "stream",
+        "640",
+        "3",
+        "call",
+        MANY,
+        "capture",
+        "5",
+        "call",
+        MANY,
+        "call",
+        MANY,
+    ]
     words += ["capture", "0", "call", MANY, "capture", "6", "call", FEW]
     lines = events(program, *words)
 
@@ -170,7 +186,9 @@ def test_how_many_tokens_take_one_launch(program_for, layer_key, most, most_summ
 
 # ---- MXFP4 weights ----
 
-MXFP4_LAYER = "deepseek-v4-flash-mxfp4"  # 64 rows per expert are 2730 tokens and two thirds
+MXFP4_LAYER = (
+    "deepseek-v4-flash-mxfp4"  # 64 rows per expert are 2730 tokens and two thirds
+)
 TWO_PASSES = 8193  # tokens
 
 
@@ -184,7 +202,12 @@ def test_weights_are_converted_in_shared_memory_from_64_rows_per_expert_on(progr
     program = program_for(MXFP4_LAYER)
 
     lines = events(program, "call", "2729")
-    assert launches_of(lines) == ["order_tokens", "mxfp4_gemm1", "mxfp4_gemm2", "combine"]
+    assert launches_of(lines) == [
+        "order_tokens",
+        "mxfp4_gemm1",
+        "mxfp4_gemm2",
+        "combine",
+    ]
 
     lines = events(program, "call", "2730")
     behind = ["queue_unusual", "mxfp4_gemm1", "mxfp4_gemm2"]
@@ -198,7 +221,12 @@ def test_an_unusual_layer_computes_h_again_once_for_both_column_passes(program_f
 
     first = launches.index("combine") + 1
     assert launches[:first].count("mxfp4_gemm1") == 1
-    assert launches[first:] == ["converted_gemm2", "queue_unusual", "mxfp4_gemm2", "combine"]
+    assert launches[first:] == [
+        "converted_gemm2",
+        "queue_unusual",
+        "mxfp4_gemm2",
+        "combine",
+    ]
 
 
 @pytest.mark.slow
@@ -231,7 +259,9 @@ def test_a_layer_after_a_failed_launch_is_right(monkeypatch):
         pytest.skip("needs sm_90")
     library = load_library(stage_build.build(failing_sources()))
     layer = stage_inputs.sizes("full")
-    arguments = stage_inputs.tokens(layer, 300, "cuda") | stage_inputs.weights_once("full")
+    arguments = stage_inputs.tokens(layer, 300, "cuda") | stage_inputs.weights_once(
+        "full"
+    )
 
     monkeypatch.setenv("FAIL_GEMM1", "1")
     with pytest.raises(RuntimeError):

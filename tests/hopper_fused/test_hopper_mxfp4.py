@@ -19,7 +19,9 @@ pytestmark = pytest.mark.xdist_group("hopper mxfp4")  # one worker builds the pr
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mxfp4")
-    program = host_program.build_packed("hopper_fused", "small-mxfp4", "hopper_mxfp4.cc", folder)
+    program = host_program.build_packed(
+        "hopper_fused", "small-mxfp4", "hopper_mxfp4.cc", folder
+    )
 
     def output_of(question):
         done = subprocess.run([program, question], check=True, capture_output=True)
@@ -33,7 +35,9 @@ def test_every_value_is_exact_at_every_place(ask):
 
     pairs = torch.arange(1 << 16)
     codes = [pairs >> 4 * i & 15 for i in range(4)]
-    codes += [15 - code for code in codes]  # a pair, then the pair with all bits flipped
+    codes += [
+        15 - code for code in codes
+    ]  # a pair, then the pair with all bits flipped
     table = torch.tensor([*E2M1, *(-value for value in E2M1)])
     expected = table[torch.stack(codes, -1)]
     powers = torch.exp2(torch.arange(EXPONENTS) - BELOW)

@@ -61,7 +61,9 @@ def library(converts_in_shared_memory):
     if not converts_in_shared_memory:
         (path,) = [path for path in texts if path.endswith("regimes.cuh")]
         choice = "constexpr bool kConvertsWeights = "
-        texts[path] = with_one_replaced(texts[path], f"{choice}kMxfp4Weights;", f"{choice}false;")
+        texts[path] = with_one_replaced(
+            texts[path], f"{choice}kMxfp4Weights;", f"{choice}false;"
+        )
     return load_library(build_library(SOLUTION, texts, architecture="9.0a"))
 
 

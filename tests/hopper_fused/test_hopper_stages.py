@@ -60,7 +60,9 @@ def test_every_stage_is_right(libraries, layer_key, num_tokens):
     tokens = stage_inputs.tokens(layer, num_tokens, DEVICE)
     arguments = tokens | stage_inputs.weights_once(layer_key)
 
-    output, arrays, numbers = stage_build.call(libraries[layer_key], layer, arguments, H_SPLIT)
+    output, arrays, numbers = stage_build.call(
+        libraries[layer_key], layer, arguments, H_SPLIT
+    )
 
     assert ("mask" in arrays) == (num_tokens <= numbers["few_tokens"])
     fault = hopper_faults.first_fault(arrays, numbers, layer, arguments, output)
@@ -185,7 +187,9 @@ class RightLayer:
 
     def h(self):
         rows = self.rows
-        columns = hopper_layouts.N_BLOCK_COLUMNS if self.is_few else 128  # with one scale
+        columns = (
+            hopper_layouts.N_BLOCK_COLUMNS if self.is_few else 128
+        )  # with one scale
         up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
         h = torch.nn.functional.silu(gate) * up
         parts, scale = quantised(h, self.h_split, columns)
@@ -221,7 +225,9 @@ class RightLayer:
         starts = rows.starts
         rows_from = hopper_read_out.rows_from(rows)
         high_word = torch.zeros_like(starts)
-        return torch.stack([rows.expert[starts], rows_from[starts], starts, high_word], 1)
+        return torch.stack(
+            [rows.expert[starts], rows_from[starts], starts, high_word], 1
+        )
 
     def mask(self):
         """Return words of 32 experts, each for 32 tokens in turn."""
@@ -297,7 +303,15 @@ class RightLayer:
 
 # array -> the stage that writes it
 PERMUTED_FEW = ["list_sizes", "token", "m_blocks", "x", "x_scale"]
-PERMUTED_MANY = ["row_token", "row_weight", "token_rows", "queues", "x_scale", "tiles1", "tiles2"]
+PERMUTED_MANY = [
+    "row_token",
+    "row_weight",
+    "token_rows",
+    "queues",
+    "x_scale",
+    "tiles1",
+    "tiles2",
+]
 WRITTEN_BY_GEMM2 = ["y0", "y512", "y_scale0", "y_scale512", "partial"]
 STAGES = {
     "mask": "route",
@@ -357,11 +371,16 @@ SLOW = ["few, shared columns", "many, routed"]
 @pytest.mark.parametrize("name", [*QUICK, *map(slow, SLOW)])
 def test_a_broken_stage_is_named(name):
     case = CASES[name]
-    numbers = NUMBERS | {"h_split": case.h_split, "ctas_per_column_tile": case.sharing_ctas}
+    numbers = NUMBERS | {
+        "h_split": case.h_split,
+        "ctas_per_column_tile": case.sharing_ctas,
+    }
     right = RightLayer(case.layer, case.num_tokens, case.is_few, numbers)
 
     def fault_of(arrays, output):
-        return hopper_faults.first_fault(arrays, numbers, case.layer, right.arguments, output)
+        return hopper_faults.first_fault(
+            arrays, numbers, case.layer, right.arguments, output
+        )
 
     assert fault_of(right.arrays, right.output) is None
     for array_name, array in right.arrays.items():

@@ -21,7 +21,11 @@ ROW = np.dtype([("expert", "<i4"), ("token", "<i4"), ("weight", "<f4")])
 # one word of experts; two, the second not full; sixteen, more than a CTA has threads, and top-k 10
 IDS = ("deepseek-v3-ep8-routed", "glm-5.3-flash-ep8-routed", "qwen3.5-397b-routed")
 # experts of a lane: eight, in groups; two, and some lanes have none; six; nine; five, of one rank
-LOGITS = ["full", "small-renorm", *map(slow, ["hy3", "glm-5.3-flash-ep8", "qwen3-coder-480b"])]
+LOGITS = [
+    "full",
+    "small-renorm",
+    *map(slow, ["hy3", "glm-5.3-flash-ep8", "qwen3-coder-480b"]),
+]
 
 pytestmark = pytest.mark.xdist_group("take ids")  # one worker builds the programs
 
@@ -32,7 +36,9 @@ class Answer:
 
     chosen: np.ndarray  # [T, E_local] bool
     weight: np.ndarray  # [T, E_local], NaN where none was written
-    rows: np.ndarray | None  # of one launch, as ROW; token -1 in padding; None if it takes fewer
+    rows: (
+        np.ndarray | None
+    )  # of one launch, as ROW; token -1 in padding; None if it takes fewer
 
 
 def round_up(values, multiple):
@@ -47,7 +53,9 @@ class Layer:
         self.sizes = stage_inputs.sizes(layer_key)
         self.num_local = self.sizes["num_local_experts"]
         self.top_k = self.sizes["top_k"]
-        self.program = host_program.build_packed("hopper_fused", layer_key, sample, folder)
+        self.program = host_program.build_packed(
+            "hopper_fused", layer_key, sample, folder
+        )
 
     def ask(self, tokens, offset, *inputs):
         data = b"".join(array.tobytes() for array in inputs)
@@ -150,7 +158,9 @@ def assert_same_choice(answer, expected):
 
 
 @takes_ids
-@pytest.mark.parametrize(("tokens", "offset"), [(1, 0), (33, 40), (60, 2**31 - 1 - 512)])
+@pytest.mark.parametrize(
+    ("tokens", "offset"), [(1, 0), (33, 40), (60, 2**31 - 1 - 512)]
+)
 def test_ids_become_masks_weights_and_rows(layer, tokens, offset):
     """No row of an empty slot, or of another rank's id; one of an expert twice."""
     ids, weights = random_ids(layer, tokens, offset)
@@ -189,7 +199,9 @@ def routing_arrays(arguments):
 @takes_logits
 def test_logits_become_masks_weights_and_rows(layer):
     arguments = routing_arguments(layer, 31)
-    expected, expected_weight = stage_references.reference_choice(layer.sizes, arguments)
+    expected, expected_weight = stage_references.reference_choice(
+        layer.sizes, arguments
+    )
 
     answer = layer.ask(31, arguments["local_expert_offset"], *routing_arrays(arguments))
 

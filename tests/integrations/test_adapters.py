@@ -121,7 +121,10 @@ def check_for_sglang(adapter, weights=None, **config):
     `config`.
     """
     runner_config = SimpleNamespace(
-        activation="silu", is_gated=True, apply_router_weight_on_input=False, no_combine=False
+        activation="silu",
+        is_gated=True,
+        apply_router_weight_on_input=False,
+        no_combine=False,
     )
     vars(runner_config).update(config)
     quant_info = SimpleNamespace(
@@ -139,7 +142,9 @@ def check_for_sglang(adapter, weights=None, **config):
 
 
 @pytest.mark.parametrize(
-    "weights", [{"block_shape": None}, {"use_mxfp8": True}, {"is_fp4_experts": True}], ids=str
+    "weights",
+    [{"block_shape": None}, {"use_mxfp8": True}, {"is_fp4_experts": True}],
+    ids=str,
 )
 def test_sglang_is_refused_other_weights(adapter, weights):
     """Bf16 experts read as FP8. They come with use_fp8, and no block_shape."""
@@ -151,7 +156,11 @@ SGLANG_MODELS = {
     "silu": {},
     "clamp": {"swiglu_limit": 10.0},
     "swiglustep": {"gemm1_clamp_limit": 7.0},
-    "swigluoai": {"gemm1_alpha": 1.702, "gemm1_clamp_limit": 7.0, "gate_up_interleaved": False},
+    "swigluoai": {
+        "gemm1_alpha": 1.702,
+        "gemm1_clamp_limit": 7.0,
+        "gate_up_interleaved": False,
+    },
 }
 
 
@@ -230,7 +239,9 @@ class Experts:
         return self.quant_config.w2_scale
 
     @staticmethod
-    def is_supported_config(cls, moe_config, weight_key, activation_key, activation_format):
+    def is_supported_config(
+        cls, moe_config, weight_key, activation_key, activation_format
+    ):
         supported = [
             cls._supports_activation(moe_config.activation),
             cls._supports_quant_scheme(weight_key, activation_key),
@@ -287,11 +298,15 @@ class Vllm:
             "config/__init__.py": {"get_current_vllm_config": self.current_config},
             "logger.py": {"init_logger": lambda name: self},
             f"{MOE}/modular_kernel.py": {
-                "FusedMoEExpertsModular": abstract_class("Modular", modular, (experts,)),
+                "FusedMoEExpertsModular": abstract_class(
+                    "Modular", modular, (experts,)
+                ),
                 "FusedMoEActivationFormat": formats,
             },
             f"{MOE}/activation.py": {"MoEActivation": self.Activation},
-            f"{MOE}/prepare_finalize/no_dp_ep.py": {"MoEPrepareAndFinalizeNoDPEPModular": object},
+            f"{MOE}/prepare_finalize/no_dp_ep.py": {
+                "MoEPrepareAndFinalizeNoDPEPModular": object
+            },
             "distributed/__init__.py": {
                 "get_tp_group": None,
                 "tensor_model_parallel_all_reduce": None,
@@ -301,7 +316,10 @@ class Vllm:
                 "TopKWeightAndReduceNoOP": TopKWeightAndReduceNoOP
             },
             f"{QUANTIZATION}/__init__.py": {"register_quantization_config": register},
-            f"{QUANTIZATION}/fp8.py": {"Fp8Config": Fp8Config, "Fp8MoEMethod": Fp8MoEMethod},
+            f"{QUANTIZATION}/fp8.py": {
+                "Fp8Config": Fp8Config,
+                "Fp8MoEMethod": Fp8MoEMethod,
+            },
             keys: {"kFp8Dynamic128Sym": dynamic, "kFp8Static128BlockSym": static},
         }
 
@@ -321,12 +339,15 @@ class Vllm:
         assert values.keys() <= config.keys()
         moe_config = SimpleNamespace(**config | values | changes)
         return SimpleNamespace(
-            moe_config=moe_config, apply_router_weight_on_input=apply_router_weight_on_input
+            moe_config=moe_config,
+            apply_router_weight_on_input=apply_router_weight_on_input,
         )
 
 
 def parallel_config(use_all2all_kernels):
-    return SimpleNamespace(use_all2all_kernels=use_all2all_kernels, use_ag_rs_all2all_kernels=False)
+    return SimpleNamespace(
+        use_all2all_kernels=use_all2all_kernels, use_ag_rs_all2all_kernels=False
+    )
 
 
 def install(monkeypatch, engine, files):
@@ -359,7 +380,9 @@ def method_of(vllm, adapter):
         vllm.registered.clear()
         adapter("vllm").register()
         layer = vllm.layer(**changes)
-        return vllm.registered["fp8"]().get_quant_method(layer, "model.layers.3.mlp.experts")
+        return vllm.registered["fp8"]().get_quant_method(
+            layer, "model.layers.3.mlp.experts"
+        )
 
     return get
 
@@ -388,7 +411,8 @@ def call_experts(vllm, method, tensors, result):
     """
     arguments = tensors["arguments"]
     scales = SimpleNamespace(
-        w1_scale=arguments["gemm1_weights_scale"], w2_scale=arguments["gemm2_weights_scale"]
+        w1_scale=arguments["gemm1_weights_scale"],
+        w2_scale=arguments["gemm2_weights_scale"],
     )
     # a method that is still abstract raises here
     experts = method.experts_cls(moe_config=method.moe, quant_config=scales)
@@ -442,7 +466,9 @@ def test_vllm_makes_room_and_quantises_nothing(vllm, method_of):
     experts = method.experts_cls(moe_config=method.moe, quant_config=None)
     silu = vllm.Activation.SILU
 
-    shapes = experts.workspace_shapes(5, 2 * INTER, HIDDEN, TOP_K, RANKS * LOCAL, LOCAL, None, silu)
+    shapes = experts.workspace_shapes(
+        5, 2 * INTER, HIDDEN, TOP_K, RANKS * LOCAL, LOCAL, None, silu
+    )
 
     assert shapes[2] == (5, HIDDEN)
     assert experts.expects_unquantized_inputs
@@ -460,7 +486,10 @@ def test_vllm_keeps_its_other_layers(vllm, adapter):
     adapter("vllm").register()
     config = vllm.registered["fp8"]()
     projection = SimpleNamespace()
-    assert config.get_quant_method(projection, "model.layers.3.self_attn.o_proj") == "linear"
+    assert (
+        config.get_quant_method(projection, "model.layers.3.self_attn.o_proj")
+        == "linear"
+    )
 
 
 def test_a_config_reaches_the_processes_that_vllm_spawns(vllm, adapter):
@@ -479,7 +508,9 @@ def test_methods_for_vllm_have_its_parameters(vllm, method_of):
     experts = method_of().experts_cls
     replaced = vars(experts.__base__) | vars(experts)
     for name in replaced.keys() - set(OUR_METHODS):
-        function = inspect.unwrap(inspect.getattr_static(experts, name))  # of a static method
+        function = inspect.unwrap(
+            inspect.getattr_static(experts, name)
+        )  # of a static method
         if inspect.isfunction(function):
             expected = [parameter for parameter, *_ in methods[name]["parameters"]]
             assert list(inspect.signature(function).parameters) == expected, name
@@ -497,17 +528,27 @@ def test_vllm_has_what_sums_and_mxfp4_experts_use(vllm):
     )
     skipped = recorded[f"{QUANTIZATION}/utils/quant_utils.py::is_layer_skipped"]
     signature_of(skipped).bind("prefix", [], {})
-    assert "DEEPGEMM_MXFP4" in recorded[f"{MOE}/oracle/mxfp4.py::Mxfp4MoeBackend"]["fields"]
+    assert (
+        "DEEPGEMM_MXFP4"
+        in recorded[f"{MOE}/oracle/mxfp4.py::Mxfp4MoeBackend"]["fields"]
+    )
 
-    config = recorded["models/deepseek_v4/quant_config.py::DeepseekV4FP8Config"]["methods"]
+    config = recorded["models/deepseek_v4/quant_config.py::DeepseekV4FP8Config"][
+        "methods"
+    ]
     assert {"expert_dtype", "moe_quant_algo", "get_quant_method"} <= config.keys()
     method = recorded[f"{QUANTIZATION}/mxfp4.py::Mxfp4MoEMethod"]["methods"]
     for name in ("process_weights_after_loading", "get_fused_moe_quant_config"):
-        assert [parameter for parameter, *_ in method[name]["parameters"]] == ["self", "layer"]
+        assert [parameter for parameter, *_ in method[name]["parameters"]] == [
+            "self",
+            "layer",
+        ]
 
     kernel = recorded[f"{MOE}/modular_kernel.py::FusedMoEKernel"]["methods"]["__init__"]
     signature_of(kernel["parameters"]).bind("self", "prepare_finalize", "fused_experts")
-    no_exchange = f"{MOE}/prepare_finalize/no_dp_ep.py::MoEPrepareAndFinalizeNoDPEPModular"
+    no_exchange = (
+        f"{MOE}/prepare_finalize/no_dp_ep.py::MoEPrepareAndFinalizeNoDPEPModular"
+    )
     assert "output_is_reduced" in recorded[no_exchange]["methods"]
 
 
@@ -611,11 +652,21 @@ def test_a_refused_layer_is_told_how_to_pack_its_own(method_of, tmp_path):
     """The file, the numbers of ranks, the solution and the definition, which can be typed."""
     (tmp_path / "config.json").touch()
     with pytest.raises(ValueError) as refusal:
-        method_of(intermediate_size=4 * INTER, intermediate_size_per_partition=2 * INTER)
+        method_of(
+            intermediate_size=4 * INTER, intermediate_size_per_partition=2 * INTER
+        )
 
-    commands = r"model (\S+) --ep (\d+) --tp (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
+    commands = (
+        r"model (\S+) --ep (\d+) --tp (\d+) --add KEY .*pack (\S+) .*--definition (\S+)"
+    )
     values = re.search(commands, str(refusal.value)).groups()
-    assert values == (f"{tmp_path}/config.json", str(RANKS), "2", "triton_fused_v2", "KEY-routed")
+    assert values == (
+        f"{tmp_path}/config.json",
+        str(RANKS),
+        "2",
+        "triton_fused_v2",
+        "KEY-routed",
+    )
 
 
 def test_vllm_gets_the_activation_of_its_model(vllm, method_of, compiled_for):

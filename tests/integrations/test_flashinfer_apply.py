@@ -34,7 +34,11 @@ def data_set(tmp_path):
     """
     full = definition_name("full")
     small = definition_name("small")
-    files = [paths.definition_file(full), paths.definition_file(small), paths.trace_file(full)]
+    files = [
+        paths.definition_file(full),
+        paths.definition_file(small),
+        paths.trace_file(full),
+    ]
     for file in files:
         write_atomically(tmp_path / file.relative_to(paths.ROOT), file.read_text())
     packed = pack.pack("triton_fused_v2")["small"].model_dump_json()
@@ -43,17 +47,25 @@ def data_set(tmp_path):
 
 
 @pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the script's other half, for machines without a GPU"
+    torch.cuda.is_available(),
+    reason="the script's other half, for machines without a GPU",
 )
 def test_the_script_calls_a_solution_and_its_result_is_right(data_set):
-    (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    (script,) = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
+    )
     program = data_set / "serve.py"
     program.write_text(PRINT_CALLS + script, encoding="utf-8")
     environment = os.environ | {"FIB_CACHE_PATH": str(data_set / "cache")}
 
     command = [sys.executable, program.name]
     done = subprocess.run(
-        command, cwd=data_set, env=environment, capture_output=True, text=True, timeout=300
+        command,
+        cwd=data_set,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

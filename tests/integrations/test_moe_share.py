@@ -15,7 +15,12 @@ def moe_share(monkeypatch):
 
 
 def event(name, start_ms, end_ms, category="kernel"):
-    return {"cat": category, "name": name, "ts": 1e3 * start_ms, "dur": 1e3 * (end_ms - start_ms)}
+    return {
+        "cat": category,
+        "name": name,
+        "ts": 1e3 * start_ms,
+        "dur": 1e3 * (end_ms - start_ms),
+    }
 
 
 @pytest.fixture
@@ -37,6 +42,8 @@ def test_overlapping_kernels_count_once(moe_share, trace):
 
 
 def test_kernels_of_attention_are_not_the_experts(moe_share, trace):
-    experts = [kernel for kernel in moe_share.read_kernels(trace) if kernel.is_of_experts]
+    experts = [
+        kernel for kernel in moe_share.read_kernels(trace) if kernel.is_of_experts
+    ]
     assert len(experts) == 3
     assert moe_share.busy_ms(experts) == 5

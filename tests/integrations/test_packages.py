@@ -19,7 +19,9 @@ TOKENS = (1, 8, 32, 128)
 
 def test_a_package_of_mxfp4_experts_has_its_adapters(tmp_path, monkeypatch):
     """A plugin that cannot be imported, since there is no function for tokens in bf16."""
-    (folder,) = python_package.pack_packages(["triton_fused_v2"], tmp_path / "pk", ["small-mxfp4"])
+    (folder,) = python_package.pack_packages(
+        ["triton_fused_v2"], tmp_path / "pk", ["small-mxfp4"]
+    )
     monkeypatch.syspath_prepend(tmp_path / "pk")
 
     names = {path.stem for path in folder.glob("for_*.py")}
@@ -32,7 +34,9 @@ def test_a_package_of_mxfp4_experts_has_its_adapters(tmp_path, monkeypatch):
     assert commands.endswith("--definition KEY && pip install ./moe")
 
 
-@pytest.mark.parametrize(("solution", "can_sum"), [("hopper_fused", True), ("mma_fused", False)])
+@pytest.mark.parametrize(
+    ("solution", "can_sum"), [("hopper_fused", True), ("mma_fused", False)]
+)
 def test_a_package_has_the_sum_of_its_solution(solution, can_sum, tmp_path):
     (folder,) = python_package.pack_packages([solution], tmp_path, ["qwen3-30b-routed"])
     text = (folder / "__init__.py").read_text()
@@ -42,7 +46,9 @@ def test_a_package_has_the_sum_of_its_solution(solution, can_sum, tmp_path):
 
 def experts_gb(model):
     """Return the GB of one expert in all layers, in MXFP4 and in FP8."""
-    weights = 3 * model["layers"] * model["hidden_size"] * model["intermediate_size"] / 1e9
+    weights = (
+        3 * model["layers"] * model["hidden_size"] * model["intermediate_size"] / 1e9
+    )
     return weights * MXFP4_BYTES, weights * FP8_BYTES
 
 

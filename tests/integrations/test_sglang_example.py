@@ -79,7 +79,9 @@ def test_nothing_of_a_server_is_left(two_servers, args, backend):
     server = two_servers.start(args, backend)
     try:
         two_servers.wait_until_healthy(server)
-        expected = "moe.x: solution x, definition y" if backend == "solution" else "TRITON"
+        expected = (
+            "moe.x: solution x, definition y" if backend == "solution" else "TRITON"
+        )
         assert two_servers.kernels(server) == expected
         children = psutil.Process(server.process.pid).children(recursive=True)
     finally:

@@ -20,7 +20,10 @@ from two_ranks import TOKENS, two_ranks
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sglang")]
 OLDER = "0.5.17"
 NEWER = "0.5.23"
-PINNED = {OLDER: "transformers==5.12.1", NEWER: "transformers==5.19.0"}  # by SGLang itself
+PINNED = {
+    OLDER: "transformers==5.12.1",
+    NEWER: "transformers==5.19.0",
+}  # by SGLang itself
 WITH_DEPENDENCIES = [
     *("IPython", "aiohttp", "httpx", "msgspec", "numpy<2.4"),
     *("orjson", "pybase64", "pyzmq", "starlette"),
@@ -87,7 +90,9 @@ def x():
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """A package that is installed as a plugin of SGLang."""
-    (package,) = install("triton_fused_v2", [LAYER_KEY], tmp_path_factory.mktemp("package"))
+    (package,) = install(
+        "triton_fused_v2", [LAYER_KEY], tmp_path_factory.mktemp("package")
+    )
     return package
 
 
@@ -110,7 +115,12 @@ def answer(sglang, package, arguments, x, tmp_path_factory):
         "layer": layer,
         "is_mxfp4": False,
         "first_expert": RANK * SIZES["num_local_experts"],
-        "ranks": {**EXPERT_PARALLEL, "tp_size": RANKS, "attn_tp_size": RANKS, "moe_ep_size": RANKS},
+        "ranks": {
+            **EXPERT_PARALLEL,
+            "tp_size": RANKS,
+            "attn_tp_size": RANKS,
+            "moe_ep_size": RANKS,
+        },
         "rank_of": "moe_ep_rank",
         "rendezvous": None,
         "tokens": [5, 0],
@@ -135,7 +145,9 @@ def test_sglangs_layer_is_right(answer, arguments, x):
         "hidden_states_scale": torch.ones(5, SIZES["hidden_size"] // 128),
         "topk_weights": FACTOR * arguments["topk_weights"],
     }
-    error = relative_error(answer[5], expected_output(LAYER_KEY, arguments | unquantised))
+    error = relative_error(
+        answer[5], expected_output(LAYER_KEY, arguments | unquantised)
+    )
     # FP8 has 3 bits beside the leading one: x and h are off by 0.026 each in the mean. Gate and up
     # swapped: by 0.63.
     assert 0.01 < error < 0.06

@@ -27,7 +27,9 @@ def answer_of(solution, key, tokens, folder, **environment):
         "PYTHONPATH": str(TESTS / "support" / "solutions"),
     }
     command = [sys.executable, PROGRAM, key, str(tokens)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -37,7 +39,9 @@ def answer(tmp_path_factory):
     """That of triton_fused_v2 in Triton's interpreter."""
     folder = tmp_path_factory.mktemp("applied")
     home = str(tmp_path_factory.mktemp("home"))
-    return answer_of("triton_fused_v2", "small", 5, folder, HOME=home, TRITON_INTERPRET="1")
+    return answer_of(
+        "triton_fused_v2", "small", 5, folder, HOME=home, TRITON_INTERPRET="1"
+    )
 
 
 @pytest.mark.slow
@@ -61,7 +65,9 @@ def test_on_a_gpu_the_call_and_a_graph_of_it_run_the_packed_solution(tmp_path):
 
 
 def test_every_written_layer_is_named_as_flashinfer_names_its_call(tmp_path):
-    from flashinfer.trace.templates.moe import trtllm_fp8_block_scale_moe_ds_routing_trace as trace
+    from flashinfer.trace.templates.moe import (
+        trtllm_fp8_block_scale_moe_ds_routing_trace as trace,
+    )
 
     names = []
     for path in trace_apply.pack_for_trace_apply(["triton_fused_v2"], tmp_path, []):
@@ -78,13 +84,17 @@ def test_every_written_layer_is_named_as_flashinfer_names_its_call(tmp_path):
 
 def test_a_layer_that_has_no_call_is_refused(tmp_path):
     with pytest.raises(UserError, match="--definition"):
-        trace_apply.pack_for_trace_apply(["triton_fused_v2"], tmp_path, ["small-routed"])
+        trace_apply.pack_for_trace_apply(
+            ["triton_fused_v2"], tmp_path, ["small-routed"]
+        )
     assert not list(tmp_path.iterdir())
 
 
 def test_two_solutions_of_a_layer_are_refused(tmp_path):
     with pytest.raises(UserError, match="small"):
-        trace_apply.pack_for_trace_apply(["triton_fused_v2", "torch_moe"], tmp_path, ["small"])
+        trace_apply.pack_for_trace_apply(
+            ["triton_fused_v2", "torch_moe"], tmp_path, ["small"]
+        )
 
     trace_apply.pack_for_trace_apply(["triton_fused_v2"], tmp_path, ["small"])
     with pytest.raises(UserError, match="triton_fused_v2"):

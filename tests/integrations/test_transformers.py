@@ -43,7 +43,9 @@ def arguments():
         arguments[name] = 0.02 * (0.5 + arguments[name].abs())
     num_experts = len(arguments["gemm1_weights"])
     top_k = arguments["topk_ids"].shape[1]
-    order = torch.rand(2, num_experts, generator=torch.Generator().manual_seed(0)).argsort(1)
+    order = torch.rand(
+        2, num_experts, generator=torch.Generator().manual_seed(0)
+    ).argsort(1)
     arguments["topk_ids"] = order[:, :top_k].to(DEVICE, torch.int32)
     arguments["local_expert_offset"] = 0
     return arguments
@@ -183,7 +185,9 @@ def test_another_number_of_experts_a_token_is_refused(adapter, experts):
     """Which setting of dispatch does not fit, in a message about a tensor's
     shape.
     """
-    with pytest.raises(ValueError, match="^top_k_index: .*ep_implementation='all_reduce'"):
+    with pytest.raises(
+        ValueError, match="^top_k_index: .*ep_implementation='all_reduce'"
+    ):
         adapter.check(experts, torch.zeros(1, 1, dtype=torch.int64))
 
 

@@ -19,7 +19,9 @@ EXAMPLE = paths.ROOT / "integrations" / "transformers"
 MODULES = ("deepseek_v3", "main", "steps")
 pytestmark = [
     pytest.mark.xdist_group("transformers example"),  # one worker makes the model
-    pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU the example itself is the test"),
+    pytest.mark.skipif(
+        torch.cuda.is_available(), reason="on a GPU the example itself is the test"
+    ),
     # 5.12 knows no other name
     pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning"),
 ]
@@ -70,7 +72,9 @@ def test_the_step_that_is_captured_is_the_step_that_decode_takes(example):
 
 @pytest.mark.slow
 def test_the_command_checks_and_times(example, monkeypatch, capsys):
-    once = {name: replace(phase, calls=1) for name, phase in example.main.PHASES.items()}
+    once = {
+        name: replace(phase, calls=1) for name, phase in example.main.PHASES.items()
+    }
     monkeypatch.setattr(example.main, "PHASES", once)
 
     assert example.main.main(["--layers", "1"]) == 0

@@ -35,7 +35,9 @@ def test_checkpoints_hold_the_same_numbers(example, tmp_path):
     """A comparison of two models."""
     weights = {}
     for experts in ("fp8", "bf16"):
-        example("checkpoint").write(tmp_path / experts, "tiny", layers=1, experts=experts)
+        example("checkpoint").write(
+            tmp_path / experts, "tiny", layers=1, experts=experts
+        )
         weights[experts] = load_file(tmp_path / experts / "0.safetensors")
 
     for name, expected in weights["bf16"].items():
@@ -171,7 +173,10 @@ def test_a_server_leaves_nothing_where_its_user_fails(server, tmp_path):
 
 
 def test_kernels_that_were_not_asked_for_are_refused(server, tmp_path):
-    with pytest.raises(RuntimeError), server.served(tmp_path, "triton", tmp_path / "log", ""):
+    with (
+        pytest.raises(RuntimeError),
+        server.served(tmp_path, "triton", tmp_path / "log", ""),
+    ):
         pytest.fail("it is served")
     assert_nothing_is_left(server.processes)
 
@@ -184,7 +189,11 @@ def test_servers_are_measured_without_one_that_does_not_come_up(
     (tmp_path / "config.json").write_text(json.dumps(sizes))
     args = argparse.Namespace(
         model=tmp_path,
-        backends=["triton", "solution", "triton"],  # which a package's line in the log refutes
+        backends=[
+            "triton",
+            "solution",
+            "triton",
+        ],  # which a package's line in the log refutes
         logs=tmp_path,
         ranks=2,
         serve="",

@@ -32,7 +32,9 @@ def request_of(layer, package, folder: Path):
     is_mxfp4 = layer.layer_key in catalogue.mxfp4()
     checkpoint = layer.checkpoint()
     if is_mxfp4:
-        checkpoint = {name: tensor.view(torch.uint8) for name, tensor in checkpoint.items()}
+        checkpoint = {
+            name: tensor.view(torch.uint8) for name, tensor in checkpoint.items()
+        }
     scales = "weight_scale" if is_mxfp4 else "weight_scale_inv"
     return checkpoint | {
         "x": layer.x,
@@ -49,7 +51,9 @@ def request_of(layer, package, folder: Path):
     }
 
 
-@pytest.fixture(scope="module", params=[vllm_environment.OLDER, vllm_environment.VERSION])
+@pytest.fixture(
+    scope="module", params=[vllm_environment.OLDER, vllm_environment.VERSION]
+)
 def answers(request, tmp_path_factory):
     """What vllm_layer.py answers with this release on each rank, by layer key."""
     folder = tmp_path_factory.mktemp("vllm")

@@ -61,7 +61,9 @@ def save_model(folder):
     )
     torch.manual_seed(0)
     model = transformers.Qwen3MoeForCausalLM(config).bfloat16()
-    model.model.embed_tokens.weight.data *= hidden**0.5  # as large as what layers add to it
+    model.model.embed_tokens.weight.data *= (
+        hidden**0.5
+    )  # as large as what layers add to it
     model.save_pretrained(folder)
 
     words = {f"w{number}": number for number in range(VOCABULARY)}
@@ -129,7 +131,14 @@ def free_port():
 def served(python, model, log, plugin):
     """Run `vllm serve`, in a context that begins when it is up and is given its port."""
     port = free_port()
-    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model, *OPTIONS.split()]
+    command = [
+        python,
+        "-m",
+        "vllm.entrypoints.cli.main",
+        "serve",
+        model,
+        *OPTIONS.split(),
+    ]
     command += ["--port", str(port)]
     environment = os.environ | SETTINGS | {"PYTHONPATH": str(plugin)}
     with log.open("w") as file:
@@ -159,11 +168,15 @@ def end(server):
 def complete(port, **request):
     body = json.dumps({"model": "moe", "temperature": 0} | request).encode()
     url = f"http://127.0.0.1:{port}/v1/completions"
-    answer = urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=300)
+    answer = urlopen(
+        Request(url, body, {"Content-Type": "application/json"}), timeout=300
+    )
     return json.load(answer)["choices"]
 
 
-PROMPTS = torch.randint(1, VOCABULARY, (2, 32), generator=torch.Generator().manual_seed(0))
+PROMPTS = torch.randint(
+    1, VOCABULARY, (2, 32), generator=torch.Generator().manual_seed(0)
+)
 
 
 def log_probabilities(port):
@@ -173,14 +186,18 @@ def log_probabilities(port):
     values = []
     for (_, *tokens), choice in zip(prompts, choices, strict=True):
         _, *rows = choice["prompt_logprobs"]
-        values += [row[str(token)]["logprob"] for token, row in zip(tokens, rows, strict=True)]
+        values += [
+            row[str(token)]["logprob"] for token, row in zip(tokens, rows, strict=True)
+        ]
     return values
 
 
 @torch.inference_mode()
 def expected_log_probabilities(folder):
     """Return the same as transformers computes them from the experts in bf16."""
-    model = transformers.Qwen3MoeForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model = transformers.Qwen3MoeForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16
+    )
     of_all_words = model(PROMPTS).logits[:, :-1].float().log_softmax(-1)
     return of_all_words.gather(2, PROMPTS[:, 1:, None]).flatten().tolist()
 
@@ -195,7 +212,9 @@ def installed(python, tmp_path):
     python_package.pack_packages(["triton_fused_v2"], tmp_path / "moe", [LAYER_KEY])
     folder = tmp_path / "installed"
     options = ["--no-deps", "--no-build-isolation", "--target", folder]
-    subprocess.run([python, "-m", "pip", "install", *options, tmp_path / "moe"], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", *options, tmp_path / "moe"], check=True
+    )
     return folder
 
 
@@ -204,7 +223,9 @@ def test_a_model_is_served_by_a_package_alone(python, models, installed, tmp_pat
     log = tmp_path / "log"
     with served(python, models["fp8"], log, installed) as port:
         values = log_probabilities(port)
-        text = complete(port, prompt="w1 w2 w3", max_tokens=4, ignore_eos=True)[0]["text"]
+        text = complete(port, prompt="w1 w2 w3", max_tokens=4, ignore_eos=True)[0][
+            "text"
+        ]
 
     assert len(text.split()) == 4
     # seen: 0.015; gate and up swapped 0.10, no experts 0.15

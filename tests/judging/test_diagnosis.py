@@ -77,7 +77,9 @@ def test_a_common_cause_is_named(reference, cause):
 
 def test_errors_are_located(reference):
     output = with_bad(reference, (6, 9), 300)
-    absolute, _, wrong = diagnosis.sentences(output, reference, TOLERANCES["contest"], {})
+    absolute, _, wrong = diagnosis.sentences(
+        output, reference, TOLERANCES["contest"], {}
+    )
     assert "(6, 9): got 300" in absolute
     assert "(6, 9)" in wrong
 
@@ -95,7 +97,9 @@ def test_no_tokens_have_no_bias(reference):
 def fp8_rounded(expected):
     """Return an output as one FP8 rounding leaves it."""
     scale = expected.float().abs().max() / 448
-    return ((expected.float() / scale).to(torch.float8_e4m3fn).float() * scale).bfloat16()
+    return (
+        (expected.float() / scale).to(torch.float8_e4m3fn).float() * scale
+    ).bfloat16()
 
 
 BIASES = {  # -> what is named
@@ -150,7 +154,12 @@ def layer():
     return full, inputs, lambda changed: call(full, runnable, changed, "cpu")[0]
 
 
-MISTAKES = ["hidden_states_scale", "gemm2_weights_scale", "local_expert_offset", "halves of gemm1"]
+MISTAKES = [
+    "hidden_states_scale",
+    "gemm2_weights_scale",
+    "local_expert_offset",
+    "halves of gemm1",
+]
 
 
 @pytest.mark.parametrize("named", MISTAKES)
@@ -248,7 +257,9 @@ def test_the_own_frame_of_an_error_is_shown(name):
 
 def test_the_place_of_a_time_out_is_the_innermost_own_frame():
     named = frames.with_shown_paths(HUNG, ORIGINS)
-    assert frames.hang_lines(named, ORIGINS) == ["at solutions/mine/main.py:40 in experts"]
+    assert frames.hang_lines(named, ORIGINS) == [
+        "at solutions/mine/main.py:40 in experts"
+    ]
     assert frames.hang_lines("printed", ORIGINS) == []
 
 

@@ -53,8 +53,12 @@ def test_ctrl_c_drops_the_solutions_that_have_not_begun():
 
 
 def test_a_worker_takes_no_ctrl_c():
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
-    with mock.patch.object(SpawnProcess, "_Popen", staticmethod(fib.start_without_interrupt)):
+    process = multiprocessing.get_context("spawn").Process(
+        target=time.sleep, args=(60,)
+    )
+    with mock.patch.object(
+        SpawnProcess, "_Popen", staticmethod(fib.start_without_interrupt)
+    ):
         process.start()
     status = Path(f"/proc/{process.pid}/status").read_text()
     process.terminate()
@@ -75,7 +79,9 @@ def test_the_gpu_rests_before_each_trial_whose_time_leaves_the_worker(monkeypatc
     monkeypatch.setattr(fib, "rest", lambda: rests.append(times.__length_hint__()))
 
     with fib.rested_trials():
-        default.time_runnable(runnable, [], 1, 1, "cpu")  # of another solution, which failed then
+        default.time_runnable(
+            runnable, [], 1, 1, "cpu"
+        )  # of another solution, which failed then
         inputs_of_trials = [[], [], []]
         reference_ms = 6.0
         performance, failure = default.DefaultEvaluator.eval_performance(
@@ -101,7 +107,9 @@ def make_passed(performance):
 def test_the_times_of_trials_are_in_the_trace_where_fib_reads_it(passed):
     """What FIB's schema does not have is in its libs, as the rest of the provenance."""
     here = provenance.measured_here("cpu").with_trials([1.0, 2.5])
-    timed = fib.TimedPerformance(latency_ms=1.75, speedup_factor=2, trials_ms=[1.0, 2.5])
+    timed = fib.TimedPerformance(
+        latency_ms=1.75, speedup_factor=2, trials_ms=[1.0, 2.5]
+    )
     evaluation = provenance.into_evaluation(make_passed(timed), here)
     read = Evaluation.model_validate_json(evaluation.model_dump_json())
     assert "trials_ms" not in evaluation.model_dump()["performance"]
@@ -122,7 +130,9 @@ def hanging_worker(ready):
     fib.worker_main(ready)
 
 
-def test_a_worker_has_a_session_of_its_own_and_says_where_it_hangs(tmp_path, monkeypatch):
+def test_a_worker_has_a_session_of_its_own_and_says_where_it_hangs(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv(fib.STACKS, str(tmp_path))
     context = multiprocessing.get_context("fork")
     ready = context.Event()
@@ -161,7 +171,11 @@ class Process:
             self.exitcode = -11
             raise EOFError
 
-        status = EvaluationStatus.COMPILE_ERROR if name == "wrong" else EvaluationStatus.PASSED
+        status = (
+            EvaluationStatus.COMPILE_ERROR
+            if name == "wrong"
+            else EvaluationStatus.PASSED
+        )
         evaluation = SimpleNamespace(
             status=status,
             inputs=self.asked["inputs"],
@@ -220,7 +234,9 @@ def runner(monkeypatch, tmp_path):
         if cfg.profile_baseline:
             timed.append(workload.uuid)
         if workload.uuid == "too large":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nand more")
+            raise torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 9 GiB\nand more"
+            )
         times = built.count(workload.uuid)
         is_finite = times <= FINITE_TIMES.get(workload.uuid, times)
         expected = torch.tensor([1, 1 if is_finite else torch.nan])
@@ -234,7 +250,9 @@ def runner(monkeypatch, tmp_path):
 
     evaluator = SimpleNamespace(build_baseline=build_baseline)
     monkeypatch.setattr(persistent_runner, "resolve_evaluator", lambda full: evaluator)
-    monkeypatch.setattr(persistent_runner.fib_utils, "list_cuda_devices", lambda: ["cpu"])
+    monkeypatch.setattr(
+        persistent_runner.fib_utils, "list_cuda_devices", lambda: ["cpu"]
+    )
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(fib, "Worker", Worker)
     with fib.patched_runner() as started:
@@ -263,7 +281,9 @@ def test_a_solution_that_ends_its_process_costs_no_other_one_its_result(runner):
         assert died.status == EvaluationStatus.RUNTIME_ERROR
         assert died.log.endswith(f"{fib.ENDED}SIGSEGV")
         assert {result.inputs for result in results.values()} == {uuid}
-        assert len(runner.worker._baselines) <= 1, "inputs of an earlier workload hold memory"
+        assert len(runner.worker._baselines) <= 1, (
+            "inputs of an earlier workload hold memory"
+        )
     assert runner.built == ["a", "a", "b", "b"]  # again after `dies`
 
 
@@ -283,7 +303,9 @@ def test_a_worker_that_cannot_start_again_is_no_solutions_fault(runner, monkeypa
     assert runner("b", "first")["first"].inputs == "b"
 
 
-def test_a_reference_that_fails_for_a_new_worker_is_no_solutions_fault(runner, monkeypatch):
+def test_a_reference_that_fails_for_a_new_worker_is_no_solutions_fault(
+    runner, monkeypatch
+):
     def fails_again(self, *args):
         if runner.built:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -319,21 +341,31 @@ def test_a_device_on_which_no_reference_runs_is_not_why_another_ones_worker_is_l
 
 def test_no_solution_runs_on_a_new_workers_reference_that_is_not_finite(runner):
     """Nor the one after next: FIB leaves out only the next."""
-    assert set(runner("finite once", "first", "dies", "second", "third")) == {"first", "dies"}
+    assert set(runner("finite once", "first", "dies", "second", "third")) == {
+        "first",
+        "dies",
+    }
     assert runner.worker._worker_proc.names == []
-    assert str(runner.started.fault).startswith("the reference has 1 values in output, of 2,")
+    assert str(runner.started.fault).startswith(
+        "the reference has 1 values in output, of 2,"
+    )
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):
     for _ in range(5):
         with pytest.raises(RuntimeError) as raised:
             runner("too large", "first")
-        assert str(raised.value) == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB"
+        assert (
+            str(raised.value)
+            == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB"
+        )
     assert runner("a", "first")["first"].inputs == "a"
 
 
 def test_a_reference_that_is_not_finite_is_not_evaluated(runner):
-    with pytest.raises(RuntimeError, match="^the reference has 1 values in output, of 2,"):
+    with pytest.raises(
+        RuntimeError, match="^the reference has 1 values in output, of 2,"
+    ):
         runner("not finite", "first")
     assert runner("a", "first")["first"].inputs == "a"
 
@@ -352,7 +384,9 @@ def test_device_memory_is_given_back_after_draws_and_the_reference(monkeypatch):
         self._baselines["handle"] = SimpleNamespace(outputs=[], mean_latency_ms=1.0)
         return "handle"
 
-    monkeypatch.setattr(persistent_runner.PersistentSubprocessWorker, "run_ref", run_ref)
+    monkeypatch.setattr(
+        persistent_runner.PersistentSubprocessWorker, "run_ref", run_ref
+    )
     worker = object.__new__(fib.Worker)
     worker._baselines = {"before": 1}
     worker.references_ms = {}
@@ -380,7 +414,9 @@ def on_gpu(monkeypatch, passed):
     here = provenance.measured_here
     make_eval = fib.make_eval
     monkeypatch.setattr(evaluate, "device_here", lambda: "cuda:0")
-    monkeypatch.setattr(provenance, "measured_here", lambda device, **facts: here("cpu", **facts))
+    monkeypatch.setattr(
+        provenance, "measured_here", lambda device, **facts: here("cpu", **facts)
+    )
     monkeypatch.setattr(
         fib, "make_eval", lambda status, device, *rest: make_eval(status, "cpu", *rest)
     )
@@ -430,7 +466,10 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
     plan = judged.plan(packed, ["16", "19"], device=judged.GPU, clock=clock, **protocol)
     plan = judged.with_part(plan, renew_worker=renew_worker)
 
-    with pytest.raises(KeyboardInterrupt), closing(evaluate.Evaluator(plan)) as evaluator:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        closing(evaluate.Evaluator(plan)) as evaluator,
+    ):
         first, _ = map(evaluator.evaluate, plan)
         raise KeyboardInterrupt
 
@@ -448,7 +487,9 @@ def test_the_runner_of_a_gpu_gets_the_protocol_and_is_closed(
     assert recorded.protocol.split() == words
 
 
-def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch, on_gpu, passed):
+def test_third_party_solutions_are_compared_apart_on_a_gpu(
+    tmp_path, monkeypatch, on_gpu, passed
+):
     runners = Runners(monkeypatch, passed)
     apart = []
 
@@ -465,10 +506,16 @@ def test_third_party_solutions_are_compared_apart_on_a_gpu(tmp_path, monkeypatch
 
     monkeypatch.setattr(judging_runners, "IsolatedRunner", Apart)
     monkeypatch.setattr(evaluate, "IsolatedRunner", Apart)
-    packed = {"tiny": solution(tmp_path, RIGHT), "other": solution(tmp_path, RIGHT, "other")}
+    packed = {
+        "tiny": solution(tmp_path, RIGHT),
+        "other": solution(tmp_path, RIGHT, "other"),
+    }
     plan = judged.plan(packed, ["16"], device=judged.GPU)
     (both,) = plan
-    tasks = (judged.replace(both, names=("tiny",)), judged.replace(both, names=("other",)))
+    tasks = (
+        judged.replace(both, names=("tiny",)),
+        judged.replace(both, names=("other",)),
+    )
     plan = judged.with_part(plan, tasks=tasks, third_party=frozenset(["other"]))
 
     with closing(evaluate.Evaluator(plan)) as evaluator:
@@ -492,7 +539,9 @@ def test_a_worker_that_cannot_start_is_no_fault_of_the_reference(
         raise RuntimeError("Failed to start worker")
         yield
 
-    plan = judged.plan({"tiny": solution(tmp_path, RIGHT)}, ["16", "19"], device=judged.GPU)
+    plan = judged.plan(
+        {"tiny": solution(tmp_path, RIGHT)}, ["16", "19"], device=judged.GPU
+    )
     first, second = plan
     with closing(evaluate.Evaluator(plan)) as evaluator:
         monkeypatch.setattr(fib, "patched_runner", fails)
@@ -532,7 +581,10 @@ def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_g
     packed = {"tiny": solution(tmp_path)}
 
     for outcome in judged.outcomes(packed, ["16", "19"], device=judged.GPU):
-        assert outcome.evaluated["tiny"].trace.evaluation.status == EvaluationStatus.TIMEOUT
+        assert (
+            outcome.evaluated["tiny"].trace.evaluation.status
+            == EvaluationStatus.TIMEOUT
+        )
     clock, *calls, closed = runners.seen
     assert len(calls) == 1
 
@@ -553,7 +605,10 @@ def recorded(*calls):
 
 
 SPANS = {
-    "gaps count, overlaps once": ([[(20, 30), (50, 90)], [(20, 120), (30, 60)]], [70e-6, 100e-6]),
+    "gaps count, overlaps once": (
+        [[(20, 30), (50, 90)], [(20, 120), (30, 60)]],
+        [70e-6, 100e-6],
+    ),
     "the flush between is no part": ([[(20, 30)], [(20, 30)]], [10e-6, 10e-6]),
 }
 
@@ -617,7 +672,8 @@ def test_what_is_packed_passes_validate(tmp_path):
 
 
 @pytest.mark.skipif(
-    "FIB_MAIN" not in os.environ, reason="needs FIB's main branch: set FIB_MAIN to a checkout"
+    "FIB_MAIN" not in os.environ,
+    reason="needs FIB's main branch: set FIB_MAIN to a checkout",
 )
 def test_the_main_branch_passes_these_tests_too(tmp_path):
     """In a process that finds the checkout first, and what its timer comes from, or a stand-in."""
@@ -630,9 +686,17 @@ def test_the_main_branch_passes_these_tests_too(tmp_path):
     environment["PYTHONPATH"] = os.pathsep.join([checkout, str(tmp_path)])
 
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow"]
-    for name in ("test_fib", "test_run", "test_others", "test_hostile", "test_diagnosis"):
+    for name in (
+        "test_fib",
+        "test_run",
+        "test_others",
+        "test_hostile",
+        "test_diagnosis",
+    ):
         command.append(Path(__file__).with_name(f"{name}.py"))
-    done = subprocess.run(command, cwd=paths.ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=paths.ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 

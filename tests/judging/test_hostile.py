@@ -17,11 +17,14 @@ from moebench.judging.isolation import runner
 from plain_solution import RIGHT, solution, source
 
 pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="commands of a CPU; on a GPU FIB's workers isolate ours"
+    torch.cuda.is_available(),
+    reason="commands of a CPU; on a GPU FIB's workers isolate ours",
 )
 
 SUFFIX = "_h512_i256"
-SECONDS_ASLEEP = 7919  # of a child that a solution leaves behind; no other program sleeps so long
+SECONDS_ASLEEP = (
+    7919  # of a child that a solution leaves behind; no other program sleeps so long
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,10 @@ ZEROES_ALL_OTHERS = lines(
 EXITS_AT_IMPORT = f"{source('pass')}\nraise SystemExit(0)"
 HOARDS = lines("kept = []", "while True: kept.append(torch.ones(1 << 25))")
 HANGS = lines(
-    "while True:", "    try:", "        while True: pass", "    except BaseException: pass"
+    "while True:",
+    "    try:",
+    "        while True: pass",
+    "    except BaseException: pass",
 )
 LEAVES_A_CHILD = lines(
     "import subprocess",
@@ -87,7 +93,9 @@ KILLS_ANCESTORS = lines(
     "for ancestor in psutil.Process().parents():",
     "    if ancestor.pid != 1: ancestor.kill()",
 )
-PRINTS = lines("for _ in range(50): print('\\x1b[2J' + 'x' * 1_000_000)", "raise ValueError('no')")
+PRINTS = lines(
+    "for _ in range(50): print('\\x1b[2J' + 'x' * 1_000_000)", "raise ValueError('no')"
+)
 RAISES_A_LOT = "raise ValueError('\\x1b[31m' + 'x' * 50_000_000)"
 ANSWERS_ITSELF = lines(
     "import os",
@@ -100,11 +108,19 @@ ANSWERS_ITSELF = lines(
 HOSTILE = {
     "walks_frames": Hostile("INCORRECT_NUMERICAL", WALKS_FRAMES),
     "zeroes_all_others": Hostile("INCORRECT_NUMERICAL", ZEROES_ALL_OTHERS),
-    "patches_the_comparison": Hostile("INCORRECT_NUMERICAL", main=PATCHES_THE_COMPARISON),
-    "exits_at_import": Hostile("RUNTIME_ERROR", main=EXITS_AT_IMPORT, named="exit status 0"),
+    "patches_the_comparison": Hostile(
+        "INCORRECT_NUMERICAL", main=PATCHES_THE_COMPARISON
+    ),
+    "exits_at_import": Hostile(
+        "RUNTIME_ERROR", main=EXITS_AT_IMPORT, named="exit status 0"
+    ),
     "exits": Hostile("RUNTIME_ERROR", "import os; os._exit(0)", named="exit status 0"),
-    "raises_exit": Hostile("RUNTIME_ERROR", "raise SystemExit('no')", named="exit status no"),
-    "crashes": Hostile("RUNTIME_ERROR", "import ctypes; ctypes.string_at(0)", named="SIGSEGV"),
+    "raises_exit": Hostile(
+        "RUNTIME_ERROR", "raise SystemExit('no')", named="exit status no"
+    ),
+    "crashes": Hostile(
+        "RUNTIME_ERROR", "import ctypes; ctypes.string_at(0)", named="SIGSEGV"
+    ),
     "hoards": Hostile("RUNTIME_ERROR", HOARDS, named="memory"),
     "kills_its_group": Hostile("RUNTIME_ERROR", KILLS_ITS_GROUP, named="SIGTERM"),
     "kills_its_parent": Hostile("RUNTIME_ERROR", KILLS_ITS_PARENT, named="parent"),
@@ -141,7 +157,11 @@ def run(folder, names, *arguments):
 def sleepers():
     """Return the processes that a solution has left behind."""
     processes = psutil.process_iter(["cmdline"])
-    return [each for each in processes if each.info["cmdline"] == ["sleep", str(SECONDS_ASLEEP)]]
+    return [
+        each
+        for each in processes
+        if each.info["cmdline"] == ["sleep", str(SECONDS_ASLEEP)]
+    ]
 
 
 def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch, capsys):
@@ -219,7 +239,9 @@ def test_a_reference_that_is_not_finite_is_not_evaluated(folder, monkeypatch, ca
 SHADOWS = ("random", "json", "torch", "numpy", "tempfile", "socket", "flashinfer_bench")
 
 
-@pytest.mark.parametrize("start", ["entry point", pytest.param("module", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "start", ["entry point", pytest.param("module", marks=pytest.mark.slow)]
+)
 def test_the_working_folder_and_the_environment_change_nothing(tmp_path, start):
     """Files of standard names, Python's variables, an interpreter that is switched off."""
     for name in SHADOWS:
@@ -236,9 +258,21 @@ def test_the_working_folder_and_the_environment_change_nothing(tmp_path, start):
         "TMPDIR": str(tmp_path),
     }
 
-    command = [*program, "run", "--solutions", "triton_fused_v2", "--workloads", "one-token"]
+    command = [
+        *program,
+        "run",
+        "--solutions",
+        "triton_fused_v2",
+        "--workloads",
+        "one-token",
+    ]
     done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | hostile, capture_output=True, text=True, timeout=300
+        command,
+        cwd=tmp_path,
+        env=os.environ | hostile,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -250,7 +284,9 @@ def test_a_temporary_folder_that_is_full_is_named(folder, monkeypatch, refusal):
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(tempfile, "mkdtemp", mock.Mock(side_effect=full))
 
-    status, line = refusal("run", "--solutions", "good", "--workloads", "16", "--no-save")
+    status, line = refusal(
+        "run", "--solutions", "good", "--workloads", "16", "--no-save"
+    )
     assert status == 1
     assert tempfile.gettempdir() in line
     assert "TMPDIR" in line

@@ -57,7 +57,9 @@ def test_tensors_arrive_bit_by_bit(ends):
     assert json.loads(far.receive()) == {"what": "tensors"}
 
     kinds = [kind_of(tensor) for tensor in TENSORS.values()]
-    for sent, received in zip(TENSORS.values(), far.receive_tensors(kinds), strict=True):
+    for sent, received in zip(
+        TENSORS.values(), far.receive_tensors(kinds), strict=True
+    ):
         assert kind_of(received) == kind_of(sent)
         assert torch.equal(as_bytes(received), as_bytes(sent))
 
@@ -156,7 +158,9 @@ def arguments(plan):
 
 
 def test_closing_a_runner_ends_all_that_a_solution_has_started(tmp_path):
-    body = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    body = (
+        "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    )
     plan = judged.plan({"tiny": solution(tmp_path, f"{RIGHT}\n    {body}")}, ["16"])
     runner = IsolatedRunner()
     runner.run_workload(*arguments(plan))
@@ -181,7 +185,9 @@ def test_a_process_that_fills_its_folder_is_ended(tmp_path, monkeypatch):
         assert not runner.processes
 
 
-def test_a_solution_that_spoils_its_inputs_does_not_harm_the_next_in_its_process(tmp_path):
+def test_a_solution_that_spoils_its_inputs_does_not_harm_the_next_in_its_process(
+    tmp_path,
+):
     body = f"{RIGHT}\n    gemm1_weights.view(torch.uint8).zero_()"
     packed = {name: solution(tmp_path, body, name) for name in ("first", "second")}
     plan = judged.plan(packed, ["16"])
@@ -220,10 +226,14 @@ def look(tmp_path):
         plan = judged.plan({"tiny": packed}, ["16"], verbose=verbose)
         (task,) = plan
         (part,) = plan.parts.values()
-        performance = Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
+        performance = (
+            Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
+        )
         findings = {"tiny": Finding(status, performance=performance)}
         with closing(SecondLook(plan, "cpu")) as second_look:
-            return (findings | second_look.changed_findings(part, task, findings))["tiny"]
+            return (findings | second_look.changed_findings(part, task, findings))[
+                "tiny"
+            ]
 
     return look_at
 
@@ -243,7 +253,9 @@ def test_the_finding_of_a_right_solution_stays_as_it_was(look):
         ("raise ValueError('no')", "RUNTIME_ERROR"),
     ],
 )
-def test_a_solution_that_passed_but_fails_on_a_fresh_input_has_failed(look, body, status):
+def test_a_solution_that_passed_but_fails_on_a_fresh_input_has_failed(
+    look, body, status
+):
     finding = look(body)
     assert finding.status.value == status
     assert finding.performance is None
@@ -253,12 +265,16 @@ def test_a_solution_that_passed_but_fails_on_a_fresh_input_has_failed(look, body
 def test_a_wrong_solution_is_diagnosed(look):
     wrong = EvaluationStatus.INCORRECT_NUMERICAL
     assert "1.5" in look(f"{RIGHT}.mul_(1.5)", wrong).sentences[-1]
-    assert len(look(RIGHT, wrong).sentences) == 1  # right this time: differs from run to run
+    assert (
+        len(look(RIGHT, wrong).sentences) == 1
+    )  # right this time: differs from run to run
     assert "ValueError: no" in look("raise ValueError('no')", wrong).sentences[-1]
 
 
 @pytest.mark.parametrize(("verbose", "looks"), [(False, 1), (True, 2)])
-def test_a_wrong_solution_is_looked_at_once_or_with_verbose_each_time(tmp_path, verbose, looks):
+def test_a_wrong_solution_is_looked_at_once_or_with_verbose_each_time(
+    tmp_path, verbose, looks
+):
     plan = judged.plan({"tiny": solution(tmp_path)}, ["16"], verbose=verbose)
     second_look = SecondLook(plan, "cpu")
     wrong = Finding(EvaluationStatus.INCORRECT_SHAPE)
@@ -292,7 +308,9 @@ def test_on_a_gpu_outputs_are_compared_where_no_solution_runs(tmp_path):
     config = TOLERANCES["relaxed"].config(num_trials=2, warmup_runs=1, iterations=3)
     for clock in ("events", "gpu"):
         with closing(IsolatedRunner("cuda:0", clock)) as run:
-            results = run.run_workload(part.definition, task.workload, packed, config, paths.ROOT)
+            results = run.run_workload(
+                part.definition, task.workload, packed, config, paths.ROOT
+            )
 
         statuses = [results[each.name].status.value for each in packed]
         assert statuses == ["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR"]
@@ -317,7 +335,10 @@ def test_a_second_look_on_a_gpu(tmp_path):
 
 
 def test_control_characters_are_written_out():
-    assert printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b") == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
+    assert (
+        printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b")
+        == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
+    )
 
 
 def test_long_text_is_cut_in_lines_and_in_characters():

@@ -27,7 +27,9 @@ from moebench.judging.plan import Task
 from moebench.results import trace_files
 
 SMALL_WORKLOADS = ["16", "19", "24", "33", "37", "70"]  # by T
-CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+CPU_ONLY = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter's job, for CPUs"
+)
 
 
 def on_a_cluster(test):
@@ -63,7 +65,11 @@ class FakeRay:
     exceptions = SimpleNamespace(RayError=RayError)
 
     def __init__(
-        self, deadly_labels=(), without_reference=(), first_solution_only=(), nothing_starts=False
+        self,
+        deadly_labels=(),
+        without_reference=(),
+        first_solution_only=(),
+        nothing_starts=False,
     ):
         self.deadly_labels = deadly_labels
         self.without_reference = without_reference
@@ -78,7 +84,9 @@ class FakeRay:
         return plan
 
     def remote(self, actor):
-        return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=self.create))
+        return SimpleNamespace(
+            options=lambda **options: SimpleNamespace(remote=self.create)
+        )
 
     def create(self, plan):
         number = len(self.actors)
@@ -87,7 +95,11 @@ class FakeRay:
             self.calls.append((number, task))
             return len(self.calls) - 1
 
-        methods = {"ready": note, "evaluate": note, "close": lambda: self.ended.append(number)}
+        methods = {
+            "ready": note,
+            "evaluate": note,
+            "close": lambda: self.ended.append(number),
+        }
         actor = SimpleNamespace(number=number)
         for name, method in methods.items():
             setattr(actor, name, SimpleNamespace(remote=method))
@@ -161,7 +173,9 @@ def test_a_free_actor_gets_the_longest_task_that_waits(monkeypatch):
     first_labels = [tasks[0][0] for tasks in result.by_actor]
     assert first_labels == ["T=8", "T=7"]
     assert result.killed == []
-    evaluated = {outcome.task.label: set(outcome.evaluated) for outcome in result.outcomes}
+    evaluated = {
+        outcome.task.label: set(outcome.evaluated) for outcome in result.outcomes
+    }
     assert evaluated == {each.label: {"x", "y"} for each in TASKS}
 
 
@@ -171,7 +185,9 @@ def test_there_are_no_more_actors_than_tasks(monkeypatch):
     assert run_tasks(monkeypatch, [], 2) == Result([], [], [])
 
 
-def test_an_actor_without_a_reference_is_killed_and_its_task_goes_to_another(monkeypatch):
+def test_an_actor_without_a_reference_is_killed_and_its_task_goes_to_another(
+    monkeypatch,
+):
     """It fails at once, and would soon have been given all tasks that wait."""
     result = run_tasks(monkeypatch, TASKS, 2, without_reference=[0])
     assert len(result.by_actor[0]) == 1
@@ -194,7 +210,9 @@ def test_only_what_an_actor_did_not_evaluate_of_a_task_is_tried_again(monkeypatc
     assert second.evaluated.keys() == {"y", "z"}
     assert first.lost == second.lost == {}
 
-    result = run_tasks(monkeypatch, tasks, 1, first_solution_only=[0], without_reference=[1])
+    result = run_tasks(
+        monkeypatch, tasks, 1, first_solution_only=[0], without_reference=[1]
+    )
     first, second = result.outcomes
     assert first.evaluated.keys() == {"x"}
     assert first.lost == {}
@@ -207,7 +225,9 @@ def test_a_cluster_on_which_nothing_starts_ends_the_run(monkeypatch):
         run_tasks(monkeypatch, TASKS, 2, nothing_starts=True)
 
 
-def test_solutions_of_a_task_that_kills_its_actor_are_tried_again_one_by_one(monkeypatch):
+def test_solutions_of_a_task_that_kills_its_actor_are_tried_again_one_by_one(
+    monkeypatch,
+):
     result = run_tasks(monkeypatch, TASKS[:6], 1, deadly_labels=["T=1"])
     calls = list(chain(*result.by_actor))
     for call in (("T=1", "x", "y"), ("T=1", "x"), ("T=1", "y")):
@@ -225,7 +245,9 @@ def nodes(monkeypatch):
 
     def set_nodes(*resources):
         listed = [{"Alive": True, "Resources": each} for each in resources]
-        listed.append({"Alive": False, "Resources": {"GPU": 8, "accelerator_type:B200": 1}})
+        listed.append(
+            {"Alive": False, "Resources": {"GPU": 8, "accelerator_type:B200": 1}}
+        )
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: listed))
 
     return set_nodes
@@ -276,9 +298,12 @@ def test_an_actor_prepares_each_definition_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("address", "status"), [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)]
+    ("address", "status"),
+    [("nonsense", 2), ("ray://127.0.0.1:1", 2), ("127.0.0.1:1", 1)],
 )
-def test_an_address_without_a_cluster_is_refused_in_one_line(address, status, monkeypatch, refusal):
+def test_an_address_without_a_cluster_is_refused_in_one_line(
+    address, status, monkeypatch, refusal
+):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     returned, line = refusal("run", "--ray", address)
     assert returned == status
@@ -304,7 +329,9 @@ def cluster():
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    nodes = Cluster(initialize_head=True, head_node_args={"include_dashboard": False} | small)
+    nodes = Cluster(
+        initialize_head=True, head_node_args={"include_dashboard": False} | small
+    )
     nodes.add_node(**small)
     yield nodes
     nodes.shutdown()
@@ -317,7 +344,11 @@ def started(cluster, output, *arguments):
     command += ["--solutions", "triton_fused_v2", "--workloads", *SMALL_WORKLOADS]
     command += ["--output", str(output), *arguments]
     with subprocess.Popen(
-        command, cwd=paths.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=paths.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         yield process
 
@@ -360,7 +391,9 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted"
     assert 1 <= len(kept) < len(SMALL_WORKLOADS)
-    assert f"{len(kept)}/{len(kept)}" in shown  # the table: passed of those that were evaluated
+    assert (
+        f"{len(kept)}/{len(kept)}" in shown
+    )  # the table: passed of those that were evaluated
 
     with started(cluster, output, "--resume") as process:
         shown, errors = process.communicate(timeout=170)
@@ -417,7 +450,9 @@ def test_a_gpu_through_ray(tmp_path):
     options += " --warmup-runs 1 --iterations 3 --num-trials 1"
     command = [sys.executable, "-m", "moebench", "run", "--ray", *options.split()]
     command += ["--output", output]
-    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580)
+    done = subprocess.run(
+        command, cwd=paths.ROOT, capture_output=True, text=True, timeout=580
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     traces = trace_files.read_saved(output)
     assert [trace.is_successful() for trace in traces] == [True, True]

@@ -8,7 +8,15 @@ from dataclasses import replace
 import judged
 import pytest
 import torch
-from flashinfer_bench import AxisConst, AxisVar, Definition, Solution, TensorSpec, Trace, Workload
+from flashinfer_bench import (
+    AxisConst,
+    AxisVar,
+    Definition,
+    Solution,
+    TensorSpec,
+    Trace,
+    Workload,
+)
 from moebench import cli
 from moebench.core import paths, provenance
 from moebench.judging import dataset
@@ -47,7 +55,9 @@ def write(file, *models):
     file.write_text("\n".join(model.model_dump_json() for model in models))
 
 
-def third_party(folder, name, author="alice", code=None, definition=LAYER.name, returns=False):
+def third_party(
+    folder, name, author="alice", code=None, definition=LAYER.name, returns=False
+):
     """Return a Solution, and write it below theirs/ in the public data set's layout."""
     code = code or source(RIGHT)
     packed = Solution(
@@ -113,7 +123,14 @@ def test_each_is_evaluated_and_costs_the_others_nothing(folder, capsys):
 def test_names_and_logs_of_others_are_shown_and_not_obeyed(folder, capsys):
     code = source("raise ValueError('\\x1b[31m [bold]x[/]')")
     third_party(folder, "\x1b[2Jevil", code=code)
-    command = ["run", str(folder / "theirs"), "--workloads", "16", "--verbose", "--no-save"]
+    command = [
+        "run",
+        str(folder / "theirs"),
+        "--workloads",
+        "16",
+        "--verbose",
+        "--no-save",
+    ]
 
     assert cli.main(command) == 1
     shown = capsys.readouterr().out
@@ -124,7 +141,9 @@ def test_names_and_logs_of_others_are_shown_and_not_obeyed(folder, capsys):
 
 def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
     passed = judged.evaluated(solution(folder / "packed", RIGHT)).trace.evaluation
-    judged.stand_in(monkeypatch, lambda _, solutions: {each.name: passed for each in solutions})
+    judged.stand_in(
+        monkeypatch, lambda _, solutions: {each.name: passed for each in solutions}
+    )
     kept = folder / "kept.jsonl"
     monkeypatch.setattr(paths, "trace_file", lambda name, **_: kept)
     third_party(folder, "good")
@@ -133,7 +152,9 @@ def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
     assert cli.main(command) == 0
     assert not kept.exists()
     assert cli.main([*command, "--solutions", "mine"]) == 0
-    assert [trace.solution for trace in trace_files.read_saved(kept)] == ["mine_h512_i256"]
+    assert [trace.solution for trace in trace_files.read_saved(kept)] == [
+        "mine_h512_i256"
+    ]
 
 
 def test_names_that_are_taken_are_told_apart_by_the_hash(folder):
@@ -175,7 +196,9 @@ def test_each_of_two_outputs_is_compared(folder, sums):
     third_party(folder, "right", code=SUMS, definition=OTHER.name, returns=True)
     third_party(folder, "wrong", code=wrong, definition=OTHER.name, returns=True)
 
-    status, (right, wrong) = judged.recorded(folder, folder / "theirs", "--dataset", sums)
+    status, (right, wrong) = judged.recorded(
+        folder, folder / "theirs", "--dataset", sums
+    )
 
     assert status == 1
     assert right.solution == "right"
@@ -247,7 +270,10 @@ def test_each_third_party_solution_has_tasks_of_its_own(folder):
     third_party(folder, "one")
     third_party(folder, "two", "bob")
     request = RunRequest(
-        files=(folder / "theirs",), solutions=("mine",), workloads=("16", "19"), output=folder
+        files=(folder / "theirs",),
+        solutions=("mine",),
+        workloads=("16", "19"),
+        output=folder,
     )
     (part,) = plan_run(request, judged.CPU).parts.values()
 

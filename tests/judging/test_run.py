@@ -24,7 +24,9 @@ from recorded import performance
 from rich.console import Console
 
 NAME = definition_name("small")
-ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter's job, for CPUs")
+ON_CPU = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter's job, for CPUs"
+)
 
 
 @pytest.fixture
@@ -73,7 +75,9 @@ def test_a_repeated_run_sees_the_same_inputs(folder):
 
 
 def test_the_worst_of_several_trials_counts(folder):
-    body = f"{RIGHT}\n    if hasattr(run, 'called'): output.mul_(2)\n    run.called = True"
+    body = (
+        f"{RIGHT}\n    if hasattr(run, 'called'): output.mul_(2)\n    run.called = True"
+    )
     once = judged.evaluated(solution(folder, body, "once"), num_trials=1)
     thrice = judged.evaluated(solution(folder, body, "thrice"), num_trials=3)
     assert once.passed
@@ -104,7 +108,9 @@ def test_a_trace_says_what_it_measured(folder):
     assert evaluated.passed
     assert not evaluated.trace.evaluation.log
     assert evaluated.trace.solution == packed.name
-    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(packed)
+    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(
+        packed
+    )
     assert recorded.command == "moebench run --x"
     assert recorded.tolerance == str(TOLERANCES["relaxed"])
     assert recorded.protocol.startswith("trials=1 ")
@@ -118,7 +124,9 @@ def test_what_was_called_carried_is_still_read(passed):
     libs = evaluation.environment.libs | {"carried": "equal machine code"}
     environment = evaluation.environment.model_copy(update={"libs": libs})
     evaluation = evaluation.model_copy(update={"environment": environment})
-    recorded = provenance.of_trace(passed.trace.model_copy(update={"evaluation": evaluation}))
+    recorded = provenance.of_trace(
+        passed.trace.model_copy(update={"evaluation": evaluation})
+    )
     assert recorded.revalidated == "equal machine code"
     assert "carried" not in recorded.versions
 
@@ -168,13 +176,17 @@ def test_a_fault_of_a_later_definition_is_reported_before_anything_runs(
     monkeypatch, no_gpu, refusal
 ):
     judged.stand_in(monkeypatch, None)
-    command = "run --solutions triton_fused_v2 --definition small small-renorm --workloads 16"
+    command = (
+        "run --solutions triton_fused_v2 --definition small small-renorm --workloads 16"
+    )
     status, line = refusal(*command.split())
     assert status == 2
     assert "'16'" in line
 
 
-def test_a_reference_that_does_not_run_fails_the_run(monkeypatch, passed, no_gpu, capsys):
+def test_a_reference_that_does_not_run_fails_the_run(
+    monkeypatch, passed, no_gpu, capsys
+):
     def run_workload(workload, solutions):
         if workload.axes["seq_len"] == 0:
             raise RuntimeError("CUDA out of memory")
@@ -240,7 +252,9 @@ def trace(passed):
         evaluation = provenance.into_evaluation(passed.trace.evaluation, recorded)
         evaluation = evaluation.model_copy(update={"timestamp": timestamp} | changes)
         workload = passed.trace.workload.model_copy(update={"uuid": uuid})
-        return Trace(definition=NAME, workload=workload, solution="tiny", evaluation=evaluation)
+        return Trace(
+            definition=NAME, workload=workload, solution="tiny", evaluation=evaluation
+        )
 
     return make
 
@@ -274,7 +288,9 @@ def cut_short(capsys, tmp_path, seen, no_gpu):
     return judged.recorded(tmp_path, *FOUR_WORKLOADS)
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_measured(cut_short, capsys, tmp_path, seen):
+def test_a_run_that_is_cut_short_keeps_what_it_measured(
+    cut_short, capsys, tmp_path, seen
+):
     status, traces = cut_short
     assert status == 130
     assert {trace.workload.uuid for trace in traces} == set(seen)
@@ -313,7 +329,9 @@ def test_every_run_begins_with_another_of_our_solutions(passed):
     assert names[4] == names[1]
 
 
-def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(tmp_path, seen, no_gpu):
+def test_every_run_is_kept_and_a_resumed_one_adds_what_is_missing(
+    tmp_path, seen, no_gpu
+):
     arguments = "--solutions triton_fused_v2 --workloads 16 19 --runs".split()
     status, traces = judged.recorded(tmp_path, *arguments, 2)
     assert status == 0
@@ -339,13 +357,19 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_what_is_stale_or_of_other_conditions_is_evaluated_again(changed, passed, trace, folder):
+def test_what_is_stale_or_of_other_conditions_is_evaluated_again(
+    changed, passed, trace, folder
+):
     packed = solution(folder, RIGHT)
     hardware = passed.trace.evaluation.environment.hardware
     device = judged.replace(judged.CPU, hardware=hardware)
     plan = judged.plan({"tiny": packed}, ["16"], device=device)
     (task,) = plan
-    same = {"tolerance": str(plan.tolerance), "protocol": plan.protocol, "sha1": packed.hash()}
+    same = {
+        "tolerance": str(plan.tolerance),
+        "protocol": plan.protocol,
+        "sha1": packed.hash(),
+    }
     old = trace(task.workload.uuid, **same | CHANGES[changed])
     old = old.model_copy(update={"solution": packed.name})
     if changed == "hardware":
@@ -371,7 +395,10 @@ def timed(trace):
     def make(task, packed, *times):
         evaluated = {}
         for name, ms in zip(packed, times, strict=True):
-            changes = {"status": EvaluationStatus.INCORRECT_NUMERICAL, "performance": None}
+            changes = {
+                "status": EvaluationStatus.INCORRECT_NUMERICAL,
+                "performance": None,
+            }
             if ms:
                 changes = {"performance": performance(ms, 10)}
             recorded = trace(task.workload.uuid, **changes)

@@ -21,7 +21,9 @@ const int64_t kTokenLimit = 100, kQuantiseLimit = 100;
 void launch_layer(const LayerArgs&, const Weights&, DLDevice, ffi::PackedArgs) {}
 """
 
-pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+pytestmark = pytest.mark.skipif(
+    shutil.which("nvcc") is None, reason="nvcc is not on the PATH"
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def narrow(tensor):
 
 
 @pytest.mark.parametrize("spoil", [narrow, strided, misaligned, torch.Tensor.bool])
-@pytest.mark.parametrize("name", ["routing_bias", "hidden_states_scale", "gemm2_weights", "output"])
+@pytest.mark.parametrize(
+    "name", ["routing_bias", "hidden_states_scale", "gemm2_weights", "output"]
+)
 def test_a_tensor_is_refused_in_the_words_of_python(binding, host, name, spoil):
     arguments = layer_arguments("small", 3, "cpu")
     arguments[name] = spoil(arguments[name])
@@ -67,7 +71,9 @@ def test_a_tensor_is_refused_in_the_words_of_python(binding, host, name, spoil):
 @pytest.mark.parametrize("offset", [-1, 225])
 def test_an_offset_that_no_rank_has_is_refused(binding, offset):
     arguments = layer_arguments("small", 3, "cpu") | {"local_expert_offset": offset}
-    assert refusal(binding.run_layer, arguments).startswith(f"local_expert_offset: got {offset}")
+    assert refusal(binding.run_layer, arguments).startswith(
+        f"local_expert_offset: got {offset}"
+    )
 
 
 def test_tokens_in_bf16_have_no_scales(binding, host):
@@ -78,7 +84,9 @@ def test_tokens_in_bf16_have_no_scales(binding, host):
 
     # nothing is wrong but the device, which is looked at last
     assert refusal(binding.run_layer_bf16, arguments).endswith("want a CUDA device")
-    assert refusal(binding.run_layer, layer_arguments("small", 3, "cpu")).endswith("a CUDA device")
+    assert refusal(binding.run_layer, layer_arguments("small", 3, "cpu")).endswith(
+        "a CUDA device"
+    )
 
 
 def test_a_call_with_an_argument_less_is_refused(binding):

@@ -153,10 +153,15 @@ def build_in(tmp_path, monkeypatch):
         monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(place / "the cache"))
         monkeypatch.setenv("TMPDIR", str(place))
 
-        library = built.build_library("tiny", texts, include_folders=[headers], **options)
+        library = built.build_library(
+            "tiny", texts, include_folders=[headers], **options
+        )
 
         assert library.parent.parent == place / "the cache"
-        assert sorted(path.name for path in place.iterdir()) == ["in clude", "the cache"]
+        assert sorted(path.name for path in place.iterdir()) == [
+            "in clude",
+            "the cache",
+        ]
         return library
 
     return build
@@ -165,14 +170,18 @@ def build_in(tmp_path, monkeypatch):
 @pytest.mark.parametrize("folder", ["it's (here) & $there; #1", "umläut"])
 def test_any_path_builds(build_in, folder):
     """The cache, the headers of others and temporary files may lie anywhere."""
-    texts = TEXTS | {"here/one_too.cpp": '#include "one.h"\nint one_too() { return ONE; }\n'}
+    texts = TEXTS | {
+        "here/one_too.cpp": '#include "one.h"\nint one_too() { return ONE; }\n'
+    }
     built.load_library(build_in(folder, texts))
 
 
 @needs_nvcc
 def test_nvcc_builds_in_any_path(build_in):
     kernel = '#include "one.h"\n' + KERNEL.replace("1", "ONE")
-    built.load_library(build_in("(here) & there; #1", {"a/fill.cu": kernel}, architecture="9.0a"))
+    built.load_library(
+        build_in("(here) & there; #1", {"a/fill.cu": kernel}, architecture="9.0a")
+    )
 
 
 def test_processes_that_start_together_compile_once(compiler, cache):
@@ -181,7 +190,9 @@ def test_processes_that_start_together_compile_once(compiler, cache):
     statuses = [process.wait(60) for process in processes]
 
     assert statuses == [0, 0]
-    assert len(compiler.log.read_text().splitlines()) == 2  # the one file, and the linker
+    assert (
+        len(compiler.log.read_text().splitlines()) == 2
+    )  # the one file, and the linker
     assert [path.name for path in cache.glob("*/tiny.so")] == ["tiny.so"]
     assert len(list(cache.iterdir())) == 1
 
@@ -203,7 +214,9 @@ def test_a_killed_build_is_begun_again(compiler, cache):
     assert time.monotonic() - begun < 3, "it waited for the killed one's compiler"
     built.load_library(library)
     assert list(cache.iterdir()) == [library.parent]
-    assert library.parent.stat().st_mode == cache.stat().st_mode, "others cannot read it"
+    assert library.parent.stat().st_mode == cache.stat().st_mode, (
+        "others cannot read it"
+    )
 
 
 def test_an_interrupted_build_leaves_nothing(compiler, cache):
@@ -226,7 +239,9 @@ def test_a_compiler_that_fails_ends_the_others(compiler, cache, monkeypatch):
     monkeypatch.setenv("MAX_JOBS", "2")
     compiler.seconds.write_text("60")
     texts = {"a.cpp": "int a;\n", "b.cpp": "lost\n"}
-    wrapper = f'case "$*" in *b.cpp*) exec c++ "$@";; *) exec {os.environ["CXX"]} "$@";; esac'
+    wrapper = (
+        f'case "$*" in *b.cpp*) exec c++ "$@";; *) exec {os.environ["CXX"]} "$@";; esac'
+    )
     monkeypatch.setenv("CXX", shlex.join(["sh", "-c", wrapper, "c++"]))
 
     begun = time.monotonic()
@@ -244,7 +259,9 @@ def test_nvcc_that_fails_is_quoted_and_leaves_the_environment(monkeypatch):
     environment = dict(os.environ)
 
     with pytest.raises(RuntimeError, match=r"(?s)tiny_\w+ .*stray.cu.*lost"):
-        built.build_library("tiny", {"stray.cu": KERNEL.replace("1", "lost")}, architecture="9.0a")
+        built.build_library(
+            "tiny", {"stray.cu": KERNEL.replace("1", "lost")}, architecture="9.0a"
+        )
 
     assert dict(os.environ) == environment
 
@@ -261,7 +278,10 @@ def test_a_kernel_is_compiled_for_its_architecture():
 
     assert library.parent.name.startswith("tiny_moe_e8_h128_")
     assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.log").read_text()
-    names = {path.relative_to(library.parent).as_posix() for path in library.parent.rglob("*")}
+    names = {
+        path.relative_to(library.parent).as_posix()
+        for path in library.parent.rglob("*")
+    }
     assert names == {
         *texts,
         "a",
@@ -285,7 +305,9 @@ def test_no_toolkit_is_found_where_there_is_none(monkeypatch, tmp_path):
     assert built.find_toolkit() is None
 
 
-def test_a_whole_toolkit_goes_before_a_script_that_starts_another(monkeypatch, tmp_path):
+def test_a_whole_toolkit_goes_before_a_script_that_starts_another(
+    monkeypatch, tmp_path
+):
     whole = make_toolkit(tmp_path / "whole", "lib64")
     forwarding = make_toolkit(tmp_path / "forwarding")
     without_compilers(monkeypatch, tmp_path)
@@ -305,7 +327,9 @@ def test_a_whole_toolkit_goes_before_a_script_that_starts_another(monkeypatch, t
         ("CUDA_HOME", "no toolkit", "whole"),
     ],
 )
-def test_a_toolkit_that_is_named_goes_first(monkeypatch, tmp_path, variable, value, expected):
+def test_a_toolkit_that_is_named_goes_first(
+    monkeypatch, tmp_path, variable, value, expected
+):
     make_toolkit(tmp_path / "named", "lib64")
     whole = make_toolkit(tmp_path / "whole", "lib64")
     without_compilers(monkeypatch, tmp_path)

@@ -35,7 +35,9 @@ def dequantise_kernel(w_ptr, scale_ptr, even_ptr, odd_ptr):
     tl.store(odd_ptr + at, odd)
 
 
-@pytest.mark.parametrize("byte", [0, 1, 2, 63, 100, 126, 127, 128, 160, 200, 250, 252, 255])
+@pytest.mark.parametrize(
+    "byte", [0, 1, 2, 63, 100, 126, 127, 128, 160, 200, 250, 252, 255]
+)
 def test_every_byte_is_exact_at_a_scale(device, byte):
     every_byte = torch.arange(256, dtype=torch.uint8, device=device)
     packed = every_byte.view(torch.int8).view(4, 64)
@@ -51,7 +53,9 @@ def test_every_byte_is_exact_at_a_scale(device, byte):
     expected = dequantised_ref(groups, scales_of_groups)
     first_of_group = expected.view(4, 64, 32)[..., :2]
     even_and_odd = first_of_group.permute(2, 0, 1)
-    torch.testing.assert_close(values.float(), even_and_odd, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        values.float(), even_and_odd, rtol=0, atol=0, equal_nan=True
+    )
 
 
 def test_gemm2_of_a_column_slice(device):

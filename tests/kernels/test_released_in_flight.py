@@ -82,7 +82,12 @@ def test_a_load_that_nobody_has_waited_for_is_in_flight():
 
 def test_a_wait_before_the_arrival_or_at_it_ends_the_load():
     used = instruction(16, "FMUL", "R6, R2, R2", NOTHING | WAITS_FOR_0)
-    before = [instruction(0, *LOAD), used, instruction(32, *ARRIVE), instruction(48, "EXIT")]
+    before = [
+        instruction(0, *LOAD),
+        used,
+        instruction(32, *ARRIVE),
+        instruction(48, "EXIT"),
+    ]
     assert not in_flight(before)
 
     waits = instruction(16, *ARRIVE, NOTHING | WAITS_FOR_0)

@@ -17,7 +17,9 @@ def scale_kernel(x_ptr, h_ptr, size, factor, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def add_kernel(h_desc, w_ptr, output_ptr, factor, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def add_kernel(
+    h_desc, w_ptr, output_ptr, factor, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     first = tl.program_id(0) * ROWS
     row = first + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)

@@ -35,7 +35,10 @@ from solutions.common.triton.gemms.tiles import Tile
 from solutions.common.triton.rows.combine import combine, combine_ref
 from solutions.common.triton.rows.dequantise import dequantise, dequantise_ref
 from solutions.common.triton.rows.permute import permute_ref
-from solutions.common.triton.rows.quantise_tokens import quantise_tokens, quantise_tokens_ref
+from solutions.common.triton.rows.quantise_tokens import (
+    quantise_tokens,
+    quantise_tokens_ref,
+)
 from solutions.common.triton.rows.swiglu import swiglu
 from solutions.common.triton.rows.swiglu_quant import swiglu_quant, swiglu_quant_ref
 
@@ -223,7 +226,12 @@ def test_route(device, seed, level):
 
 
 SIZES = ("NUM_EXPERTS", "NUM_LOCAL_EXPERTS", "TOP_K", "NUM_GROUPS", "KEPT_GROUPS")
-LAYERS = [(160, 20, 8, 8, 3), (288, 36, 6, 1, 1), (192, 5, 16, 6, 2), (1024, 1, 1, 2, 1)]
+LAYERS = [
+    (160, 20, 8, 8, 3),
+    (288, 36, 6, 1, 1),
+    (192, 5, 16, 6, 2),
+    (1024, 1, 1, 2, 1),
+]
 
 
 @pytest.mark.parametrize("sizes", LAYERS)
@@ -265,10 +273,14 @@ def test_gemm1_swiglu_quant(device, seed):
     h, scale = gemm1_swiglu_quant(*operands, case.permutation, case.tile)
 
     block_m = case.tile.block_m
-    expected_h, expected_scale = gemm1_swiglu_quant_ref(*operands, case.permutation, block_m)
+    expected_h, expected_scale = gemm1_swiglu_quant_ref(
+        *operands, case.permutation, block_m
+    )
     output = (h[rows], scale[rows])
     expected = (expected_h[rows], expected_scale[rows])
-    assert_fp8_within(device, output, expected, fp32_noise(device, dequantised(*expected)))
+    assert_fp8_within(
+        device, output, expected, fp32_noise(device, dequantised(*expected))
+    )
 
 
 @cases(1)
@@ -319,7 +331,9 @@ def test_dequantise(device, num_tokens, row_major, monkeypatch):
 
     if row_major:
         x_scale = x_scale.t().contiguous()
-        monkeypatch.setattr(import_module(dequantise.__module__), "SCALES_ROW_MAJOR", True)
+        monkeypatch.setattr(
+            import_module(dequantise.__module__), "SCALES_ROW_MAJOR", True
+        )
     output = dequantise(x, x_scale)
 
     # Triton's interpreter cuts bf16 off instead of rounding it.
@@ -365,7 +379,9 @@ def set_activation(monkeypatch):
         for name, value in activations.constants(sizes).items():
             name = name.upper()
             monkeypatch.setattr(module.problem, name, value)
-            monkeypatch.setattr(module, name.removeprefix("SWIGLU_"), tl.constexpr(value))
+            monkeypatch.setattr(
+                module, name.removeprefix("SWIGLU_"), tl.constexpr(value)
+            )
         monkeypatch.setattr(activations, "LIMIT", float(sizes["swiglu_limit"]))
         return module.swiglu_ref
 
@@ -373,7 +389,8 @@ def set_activation(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("activation", "limit"), [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)]
+    ("activation", "limit"),
+    [("silu", 10), ("silu", 0.5), ("swigluoai", 7), ("swiglustep", 7)],
 )
 def test_clamped_swiglu(device, activation, limit, set_activation):
     """NaN stays NaN."""
@@ -391,7 +408,9 @@ def test_clamped_swiglu(device, activation, limit, set_activation):
 
     for statement in (swiglu_ref, swiglu_of_definition):
         expected = statement(gate, up)
-        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(
+            output, expected, rtol=1e-5, atol=1e-5, equal_nan=True
+        )
 
 
 # ---- gemm2 ----

@@ -54,7 +54,14 @@ def build(texts, main, configuration, folder, *flags):
     for name, text in texts.items():
         (folder / name).write_text(text)
     program = folder / "program"
-    flags = ["-std=c++20", "-O1", "-w", f"-I{folder}", *small.flags(configuration), *flags]
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-w",
+        f"-I{folder}",
+        *small.flags(configuration),
+        *flags,
+    ]
     subprocess.run(["c++", *flags, main, "-o", program], check=True)
     return program
 
@@ -87,7 +94,9 @@ def launch(program, layer, arguments, ctas, folder):
     command = [program, folder / "in", folder / "out", ctas, num_tokens]
     command += [arguments["local_expert_offset"], factor]
 
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=300
+    )
 
     assert (folder / "out").exists(), done.stderr
     return Launch(done, *from_bytes((folder / "out").read_bytes(), layer, num_tokens))
@@ -98,7 +107,12 @@ def to_bytes(layer, arguments):
     routed = ["topk_ids", "topk_weights"]
     logits = ["routing_logits", "routing_bias"]
     names = routed if layer["routed"] else logits
-    names += ["hidden_states", "hidden_states_scale", "gemm1_weights", "gemm1_weights_scale"]
+    names += [
+        "hidden_states",
+        "hidden_states_scale",
+        "gemm1_weights",
+        "gemm1_weights_scale",
+    ]
     names += ["gemm2_weights", "gemm2_weights_scale"]
 
     parts = []

@@ -46,7 +46,10 @@ ALL_LOCAL = {
     "kept_groups": 1,
     "renorm": True,
 }
-SHARED = GROUPS | {"num_local_experts": 18, "num_shared_experts": 2}  # and 16 of eight ranks
+SHARED = GROUPS | {
+    "num_local_experts": 18,
+    "num_shared_experts": 2,
+}  # and 16 of eight ranks
 
 
 def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False, mxfp4=False):
@@ -93,7 +96,11 @@ if torch.cuda.is_available():
 
 PADDED = 8  # an expert's rows are padded to a multiple
 BLOCK_M = 16  # rows of an m_block
-MANY_TOKENS = (300, 1000, 3000)  # a token count for each tile of the rules of many tokens
+MANY_TOKENS = (
+    300,
+    1000,
+    3000,
+)  # a token count for each tile of the rules of many tokens
 COUNTS = (1, 7, 40)  # tokens for the sanitizers: every CTA routes all; a grid barrier
 H_ERROR = 2e-3  # of 128 columns, relative to their norm
 
@@ -112,7 +119,9 @@ def size_files(layer):
     activation = {}
     for name, value in swiglu.constants(layer).items():
         activation["k" + name.title().replace("_", "")] = value
-    form = {SYMBOLS[name]: layer["routed"] for name in constants_of("interface", "full")}
+    form = {
+        SYMBOLS[name]: layer["routed"] for name in constants_of("interface", "full")
+    }
     return {
         "problem.cuh": stage_build.problem_header(layer) + constants(activation),
         "interface.cuh": "#pragma once\n" + constants(form),
@@ -177,7 +186,9 @@ def wrong_h(layer, arguments, rows, weight, h):
     if not real.any():
         return None
     expected = stage_references.reference_h(layer, arguments, rows, weight)
-    return hopper_faults.wrong_blocks(h[real], expected[real], H_ERROR, "row that is no padding")
+    return hopper_faults.wrong_blocks(
+        h[real], expected[real], H_ERROR, "row that is no padding"
+    )
 
 
 def wrong_scales(h_scale):
@@ -197,13 +208,17 @@ def first_fault(layer, arguments, output, h, h_scale):
         arguments = dequantised(arguments)
     _, weight, rows = rows_of(layer, arguments)
     h = h_of(h, h_scale, rows, layer.get("mxfp4"))
-    fault = wrong_h(layer, arguments, rows, weight, h) or wrong_scales(h_scale[: len(h)])
+    fault = wrong_h(layer, arguments, rows, weight, h) or wrong_scales(
+        h_scale[: len(h)]
+    )
     if fault:
         return f"gemm1 + swiglu_quant: {fault}"
 
     y = stage_references.reference_y(arguments, rows, h).float()
     expected = stage_references.combined(y, rows.token_rows)
-    fault = hopper_faults.wrong_blocks(output, expected, hopper_faults.BF16_ERROR, "token")
+    fault = hopper_faults.wrong_blocks(
+        output, expected, hopper_faults.BF16_ERROR, "token"
+    )
     return f"gemm2 + combine: {fault}" if fault else None
 
 
@@ -233,8 +248,13 @@ def mxfp4_weights(layer, device, seed=0):
     inter = layer["intermediate_size"]
 
     tensors = {}
-    for gemm, columns, depth in (("gemm1", 2 * inter, hidden), ("gemm2", hidden, inter)):
-        tensors[f"{gemm}_weights_scale"] = mxfp4_scales(draw, experts, columns, depth // 32)
+    for gemm, columns, depth in (
+        ("gemm1", 2 * inter, hidden),
+        ("gemm2", hidden, inter),
+    ):
+        tensors[f"{gemm}_weights_scale"] = mxfp4_scales(
+            draw, experts, columns, depth // 32
+        )
         tensors[f"{gemm}_weights"] = draw.mxfp4_weights(experts, columns, depth)
     return tensors
 

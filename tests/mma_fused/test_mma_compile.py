@@ -15,7 +15,9 @@ LAUNCHES = [("full", architecture) for architecture in small.ARCHITECTURES]
 for name in OTHER_LAYERS:
     LAUNCHES += [(name, architecture) for architecture in ("sm_80", "sm_90")]
 # sm_103 is built as sm_100, sm_86 with the other layer
-LAUNCHES += [(MXFP4_LAYERS[0], name) for name in ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")]
+LAUNCHES += [
+    (MXFP4_LAYERS[0], name) for name in ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+]
 LAUNCHES += [(MXFP4_LAYERS[1], architecture) for architecture in ("sm_86", "sm_90")]
 
 INSIDE = ("many_tokens/many_tokens.py::many_tokens", "full")
@@ -77,14 +79,19 @@ def test_one_launch_compiles_without_spills(architecture, layer_key, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("requested", "architecture"), [("10.0a", "10.0"), ("12.0 9.0", "12.0"), ("", "9.0")]
+    ("requested", "architecture"),
+    [("10.0a", "10.0"), ("12.0 9.0", "12.0"), ("", "9.0")],
 )
-def test_what_is_compiled_ahead(packed_module, monkeypatch, no_gpu, requested, architecture):
+def test_what_is_compiled_ahead(
+    packed_module, monkeypatch, no_gpu, requested, architecture
+):
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", requested)
     assert packed_module("mma_fused", "build").architecture() == architecture
 
 
-def test_an_architecture_that_is_not_listed_is_refused(packed_module, monkeypatch, no_gpu):
+def test_an_architecture_that_is_not_listed_is_refused(
+    packed_module, monkeypatch, no_gpu
+):
     monkeypatch.setenv("TVM_FFI_CUDA_ARCH_LIST", "7.5")
     with pytest.raises(RuntimeError, match="^mma_fused: .*7.5"):
         packed_module("mma_fused", "build").load_kernels()

@@ -216,7 +216,12 @@ def test_gemm2_mxfp4_bf16(module, draw, blocks):
 
 
 TOKEN_TENSORS = ("hidden_states", "hidden_states_scale", "topk_ids")
-WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+WEIGHTS = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 
 
 class Launches:
@@ -240,7 +245,9 @@ def mxfp4_main(packed_module):
     return packed_module("mma_fused", "main", key), launches
 
 
-@pytest.mark.parametrize(("num_tokens", "shares"), [(257, [132, 125]), (1025, [208] * 4 + [193])])
+@pytest.mark.parametrize(
+    ("num_tokens", "shares"), [(257, [132, 125]), (1025, [208] * 4 + [193])]
+)
 def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
     main, launches = mxfp4_main
     values = layer_inputs.arguments("small-mxfp4", num_tokens, "cpu", offset=0)
@@ -279,7 +286,9 @@ def test_more_mxfp4_tokens_than_a_few_launches_take(mxfp4_main):
 
 def test_arguments_of_several_launches_are_checked(mxfp4_main):
     main, launches = mxfp4_main
-    values = layer_inputs.arguments("deepseek-v4-flash-ep8-mxfp4", 300, "meta", offset=0)
+    values = layer_inputs.arguments(
+        "deepseek-v4-flash-ep8-mxfp4", 300, "meta", offset=0
+    )
     values["topk_ids"] = values["topk_ids"][:299]
     with pytest.raises(ValueError, match="topk_ids"):
         main.run_mxfp4(*values.values())
@@ -290,8 +299,12 @@ def test_arguments_of_several_launches_are_checked(mxfp4_main):
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("num_tokens", [300, 2000])
 def test_mxfp4_layer_of_other_architectures(packed_module, architecture, num_tokens):
-    many = packed_module("mma_fused", "many_tokens.many_tokens", "deepseek-v4-flash-ep8-mxfp4")
-    values = layer_inputs.arguments("deepseek-v4-flash-ep8-mxfp4", num_tokens, offset=16)
+    many = packed_module(
+        "mma_fused", "many_tokens.many_tokens", "deepseek-v4-flash-ep8-mxfp4"
+    )
+    values = layer_inputs.arguments(
+        "deepseek-v4-flash-ep8-mxfp4", num_tokens, offset=16
+    )
     expected = expected_output("deepseek-v4-flash-ep8-mxfp4", values)
     gpu = (architecture, "", 132)
 
@@ -340,7 +353,9 @@ def executed(text, word):
         name, target, *sources = words
         operands = []
         for source in sources:
-            operands.append(registers[source] if source in registers else int(source, 0))
+            operands.append(
+                registers[source] if source in registers else int(source, 0)
+            )
         registers[target] = result_of(name, operands)
     return [registers["$0"], registers["$1"]]
 
@@ -378,7 +393,11 @@ class Shape:
 
 def shape_of(layer_key):
     layer = catalogue.layer_sizes()[layer_key]
-    sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
+    sizes = (
+        layer["num_local_experts"],
+        layer["hidden_size"],
+        layer["intermediate_size"],
+    )
     return Shape(sizes, layer["top_k"] / layer["num_experts"])
 
 
@@ -386,7 +405,8 @@ def choices_of(module, architecture, shape, token_counts):
     most = ahead_of_time.MULTIPROCESSORS[architecture]
     choose = module("choose_tiles").choose_many
     return {
-        choose(architecture, "", most, shape.sizes, shape.share, count) for count in token_counts
+        choose(architecture, "", most, shape.sizes, shape.share, count)
+        for count in token_counts
     }
 
 

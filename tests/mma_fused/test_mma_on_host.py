@@ -29,7 +29,9 @@ def run(tmp_path_factory):
         if key not in programs:
             texts = mma_host.sources(layer)
             build_folder = tmp_path_factory.mktemp(name)
-            programs[key] = mma_host.build(texts, mma_host.LAYER, configuration, build_folder)
+            programs[key] = mma_host.build(
+                texts, mma_host.LAYER, configuration, build_folder
+            )
         launch = mma_host.launch(programs[key], layer, arguments, ctas, folder)
         assert launch.process.returncode == 0, launch.process.stderr
         return launch

@@ -48,13 +48,17 @@ BARRIERS = {
         "      __syncwarp();  // the other lanes' copies\n",
         layer="long-mxfp4",
     ),
-    "scales are wide": Barrier("mxfp4_tile.cuh", "  __syncwarp();  // wide\n", layer="tiny-mxfp4"),
+    "scales are wide": Barrier(
+        "mxfp4_tile.cuh", "  __syncwarp();  // wide\n", layer="tiny-mxfp4"
+    ),
     "sums are read": Barrier(
         "sum_over_warps.cuh", "  __syncthreads();  // the sums before are read\n"
     ),
     "h before its signal": Barrier("gemm1_swiglu.cuh", "    StoredBarrier::sync();\n"),
     "sums": Barrier(
-        "gemm2_combine.cuh", "  if constexpr (!Config::kShortTiles) __syncwarp();", layer="long"
+        "gemm2_combine.cuh",
+        "  if constexpr (!Config::kShortTiles) __syncwarp();",
+        layer="long",
     ),
     "row maxima": Barrier("gemm1_swiglu.cuh", "  AmaxBarrier::sync();\n"),
     "a first part's sums": Barrier(
@@ -123,7 +127,10 @@ def test_a_missing_barrier_is_noticed(build, tmp_path, name):
     num_tokens = TOKENS[barrier.layer]
     arguments = small.inputs(layer, num_tokens, seed=num_tokens)
     try:
-        report = mma_host.launch(program, layer, arguments, CTAS, tmp_path).process.stderr
-    except AssertionError as error:  # a warp that read no schedule may have written no result
+        report = mma_host.launch(
+            program, layer, arguments, CTAS, tmp_path
+        ).process.stderr
+    except AssertionError as error:
+        # a warp that read no schedule may have written no result
         report = str(error)
     assert RACE in report

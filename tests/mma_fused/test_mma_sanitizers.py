@@ -35,7 +35,9 @@ def errors(tool, configuration, sources, layers=LAYERS):
     """
     flags = (*small.flags(configuration), "-lineinfo")
     library = build_library("mma_stages", sources, architecture=small.HERE, flags=flags)
-    return sanitizer.errors((*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers)
+    return sanitizer.errors(
+        (*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers
+    )
 
 
 def plain_sources(name="split-k"):
@@ -60,7 +62,9 @@ def sources_with_mbarriers(name="split-k"):
 def sources_without_row_maxima():
     """Return the sources with mbarriers, but for one barrier that is needed."""
     sources = sources_with_mbarriers()
-    sources["gemm1_swiglu.cuh"] = with_one_replaced(sources["gemm1_swiglu.cuh"], ROW_MAXIMA, "")
+    sources["gemm1_swiglu.cuh"] = with_one_replaced(
+        sources["gemm1_swiglu.cuh"], ROW_MAXIMA, ""
+    )
     return sources
 
 

@@ -25,7 +25,9 @@ COUNTS = {
     "step-3.5-flash-ep8": (3, 80, 256),
     "deepseek-v4-pro-ep8-routed": (3, 80, 256),
 }
-FORCED = [configuration for configuration in small.CONFIGURATIONS if configuration != OWN]
+FORCED = [
+    configuration for configuration in small.CONFIGURATIONS if configuration != OWN
+]
 GRIDS = (58, 66, 84, 108, 114)
 MXFP4 = ["mxfp4", "long-mxfp4", "split-k-mxfp4"]  # of small layers
 BUILDS = [(layer_key, OWN) for layer_key in COUNTS]
@@ -85,7 +87,9 @@ def test_other_architectures_paths(libraries, configuration, num_tokens):
 
 
 @pytest.mark.parametrize("num_tokens", [1, 9, 40, 256])
-@pytest.mark.parametrize("configuration", small.CONFIGURATIONS, ids=small.CONFIGURATIONS.get)
+@pytest.mark.parametrize(
+    "configuration", small.CONFIGURATIONS, ids=small.CONFIGURATIONS.get
+)
 @pytest.mark.parametrize("name", MXFP4)
 def test_mxfp4_weights(libraries, name, configuration, num_tokens):
     layer = small.LAYERS[name]

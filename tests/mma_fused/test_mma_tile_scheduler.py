@@ -29,7 +29,9 @@ WARPS = 8  # as mma_tile_scheduler.cc is built
 K_BLOCK_TIME1 = 4  # of a warp in gemm1, as kKBlockTime1
 K_BLOCK_TIME2 = 5  # in gemm2
 
-pytestmark = pytest.mark.xdist_group("mma tile scheduler")  # one worker builds the programs
+pytestmark = pytest.mark.xdist_group(
+    "mma tile scheduler"
+)  # one worker builds the programs
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,9 @@ def schedule(tmp_path_factory):
     for layer_key in LAYER_KEYS:
         folder = tmp_path_factory.mktemp(layer_key)
         sample = "mma_tile_scheduler.cc"
-        programs[layer_key] = host_program.build_packed("mma_fused", layer_key, sample, folder)
+        programs[layer_key] = host_program.build_packed(
+            "mma_fused", layer_key, sample, folder
+        )
 
     def get(layer_key, ctas, m_blocks):
         command = [programs[layer_key], str(ctas), str(m_blocks)]
@@ -131,7 +135,9 @@ def test_gemm1_has_each_k_block_once_and_in_order(schedule, layer_key, ctas, m_b
             done[item.tile, k_block] += 1
 
     assert set(done.values()) <= {1}
-    assert set(done) == set(product(range(m_blocks * layer.n_blocks), range(layer.k_blocks1)))
+    assert set(done) == set(
+        product(range(m_blocks * layer.n_blocks), range(layer.k_blocks1))
+    )
     order = [(item.cta, item.tile) for item in items]
     assert order == sorted(order)
 
@@ -155,7 +161,9 @@ def test_a_part_is_the_last_of_its_cta(schedule, layer_key, ctas, m_blocks):
 
 
 @schedules
-def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, layer_key, ctas, m_blocks):
+def test_parts_of_a_tile_do_not_wait_for_each_other(
+    schedule, layer_key, ctas, m_blocks
+):
     parts = parts_of(schedule(layer_key, ctas, m_blocks)[0])
     assert max(parts, default=0) < MOST_SPLIT_TILES
     tiles = set()
@@ -164,12 +172,16 @@ def test_parts_of_a_tile_do_not_wait_for_each_other(schedule, layer_key, ctas, m
         assert first.cta != second.cta
         assert first.end == second.first
         assert first.end % WARPS == 0
-        assert first.end - first.first <= second.end - second.first, "the second waits for it"
+        assert first.end - first.first <= second.end - second.first, (
+            "the second waits for it"
+        )
     assert len(tiles) == len(parts)
 
 
 @schedules
-def test_gemm2_adds_each_m_block_to_each_column_once(schedule, layer_key, ctas, m_blocks):
+def test_gemm2_adds_each_m_block_to_each_column_once(
+    schedule, layer_key, ctas, m_blocks
+):
     column_tiles = Layer(layer_key).column_tiles
     _, tiles = schedule(layer_key, ctas, m_blocks)
     added = Counter()
@@ -233,7 +245,9 @@ def last_end(layer, items, tiles):
     return max(ends.values(), default=0)
 
 
-@pytest.mark.parametrize("ctas", [132, 142, 148, 160, 170, 188])  # more than column tiles
+@pytest.mark.parametrize(
+    "ctas", [132, 142, 148, 160, 170, 188]
+)  # more than column tiles
 @pytest.mark.parametrize("m_blocks", [1, 5, 14, 24, 31, 40])
 def test_no_cta_is_far_from_the_mean(schedule, ctas, m_blocks):
     layer = Layer("full")

@@ -53,7 +53,9 @@ BAD_ARGUMENTS = {  # a command -> names in the line of its error
     "pack ''": ["''"],
     "pack cutlass": ["'cutlass'", "cutlass_grouped?"],
     "profile torch_moe --definition small --workloads odd:8": ["'odd:8'"],
-    "profile triton_mxfp8 --definition mxfp8_small --workloads skewed:8": ["'skewed:8'"],
+    "profile triton_mxfp8 --definition mxfp8_small --workloads skewed:8": [
+        "'skewed:8'"
+    ],
     "run gone.json": ["gone.json"],
     "run --dataset gone": ["--dataset", "gone"],
     "run --definition ''": ["''"],
@@ -79,7 +81,10 @@ CANNOT_RUN = {
     "run --clock gpu": ["--clock gpu"],
     "run --definition full": ["full", "small"],
     "run --solutions hopper_fused": ["hopper_fused", "sm_90"],
-    "run --solutions triton_mxfp8 --definition small": ["triton_mxfp8", "--definition mxfp8_small"],
+    "run --solutions triton_mxfp8 --definition small": [
+        "triton_mxfp8",
+        "--definition mxfp8_small",
+    ],
     "run --tokens 4 --definition mxfp8_small": ["--tokens", "mxfp8_small"],
     "served --definition full": ["full"],
 }
@@ -147,7 +152,9 @@ def test_ctrl_c_ends_what_was_started(monkeypatch, capfd):
 
 def test_without_torch_the_command_that_installs_it_is_named(tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('', name='torch')")
-    search_path = os.pathsep.join([str(tmp_path), str(MOEBENCH.parent), str(paths.ROOT)])
+    search_path = os.pathsep.join(
+        [str(tmp_path), str(MOEBENCH.parent), str(paths.ROOT)]
+    )
     done = subprocess.run(
         [sys.executable, "-m", "moebench", "run"],
         env=os.environ | {"PYTHONPATH": search_path},

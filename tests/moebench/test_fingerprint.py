@@ -58,8 +58,20 @@ def fingerprint_of(sources, name="tiny", dependencies=()):
 
 def tokens_by_compiler(text):
     """What g++'s preprocessor makes of a source, in pieces."""
-    command = ["g++", "-x", "c++", "-std=c++17", "-E", "-P", "-fpreprocessed", "-dD", "-"]
-    result = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    command = [
+        "g++",
+        "-x",
+        "c++",
+        "-std=c++17",
+        "-E",
+        "-P",
+        "-fpreprocessed",
+        "-dD",
+        "-",
+    ]
+    result = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=True
+    )
     pieces = re.findall(r'"(?:\\.|[^"\\\n])*"|\w+|\S', result.stdout)
     return [piece for piece in pieces if piece != "\\"]
 
@@ -76,7 +88,9 @@ def test_the_compiler_reads_the_same_in_our_sources(suffix):
 
 @given(some_tokens, st.lists(st.sampled_from(SPACES), min_size=40, max_size=40))
 def test_comments_and_layout_of_cpp_do_not_count(tokens, spaces):
-    laid_out = "".join(token + space for token, space in zip(tokens, spaces, strict=False))
+    laid_out = "".join(
+        token + space for token, space in zip(tokens, spaces, strict=False)
+    )
     once = strip_cpp(laid_out)
     assert once == " ".join(tokens)
     assert strip_cpp(once) == once
@@ -84,7 +98,12 @@ def test_comments_and_layout_of_cpp_do_not_count(tokens, spaces):
 
 @given(some_tokens, some_tokens)
 def test_every_token_and_their_order_count(tokens, others):
-    for changed in (others, [*tokens, *others], tokens[::-1], [*tokens[:-1], others[0]]):
+    for changed in (
+        others,
+        [*tokens, *others],
+        tokens[::-1],
+        [*tokens[:-1], others[0]],
+    ):
         is_same = strip_cpp(" ".join(changed)) == strip_cpp(" ".join(tokens))
         assert is_same == (changed == tokens)
 
@@ -120,7 +139,8 @@ def test_comments_docstrings_and_layout_of_python_do_not_count(old, new):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("1.0", "1"), ('"b"', '"c"'), ("(x)", "(x, y=1)"), ("d", "e"), (":>{1}", "")]
+    ("old", "new"),
+    [("1.0", "1"), ('"b"', '"c"'), ("(x)", "(x, y=1)"), ("d", "e"), (":>{1}", "")],
 )
 def test_what_python_runs_counts(old, new):
     changed = PYTHON.replace(old, new)
@@ -167,7 +187,11 @@ def test_folders_count_where_two_files_have_one_name():
 
 @pytest.mark.parametrize(
     ("suffix", "text", "counted"),
-    [(".py", "run(:\n # a", "run(:\n # a"), (".csv", "a \r\n", "a"), (".csv", "a, b", "a, b")],
+    [
+        (".py", "run(:\n # a", "run(:\n # a"),
+        (".csv", "a \r\n", "a"),
+        (".csv", "a, b", "a, b"),
+    ],
 )
 def test_other_text_counts_by_its_lines(suffix, text, counted):
     assert stripped(suffix, text) == counted

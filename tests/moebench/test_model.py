@@ -88,7 +88,9 @@ def test_a_layer_that_has_a_definition_is_found_with_what_was_measured(
 ):
     sha1 = pack.pack("triton_fused_v2")["full"].hash()
     traces = [trace("triton_fused_v2", 57, 0.6, sha1=sha1)]
-    monkeypatch.setattr(paths, "trace_file", lambda name: write(tmp_path / f"{name}.jsonl", traces))
+    monkeypatch.setattr(
+        paths, "trace_file", lambda name: write(tmp_path / f"{name}.jsonl", traces)
+    )
     monkeypatch.setattr(layer_facts, "over_bound", OVER_BOUND)
 
     texts, commands = shown("DeepSeek-V3", "--ep", "8")
@@ -112,8 +114,16 @@ def with_shared_experts(name):
 @pytest.mark.parametrize(
     ("model", "args", "keys"),
     [
-        ("DeepSeek-V3", ["--ep", "8"], "deepseek-v3-ep8-shared, deepseek-v3-ep8-shared-routed"),
-        ("DeepSeek-V3", ["--tp", "8"], "deepseek-v3-tp8-shared, deepseek-v3-tp8-shared-routed"),
+        (
+            "DeepSeek-V3",
+            ["--ep", "8"],
+            "deepseek-v3-ep8-shared, deepseek-v3-ep8-shared-routed",
+        ),
+        (
+            "DeepSeek-V3",
+            ["--tp", "8"],
+            "deepseek-v3-tp8-shared, deepseek-v3-tp8-shared-routed",
+        ),
         ("Kimi-K2", ["--ep", "8"], "(--shared)"),
     ],
 )
@@ -139,7 +149,9 @@ def test_shared_experts_that_are_not_there_are_refused(config, refusal):
     assert "--shared" in line
 
 
-def test_a_layer_without_one_says_how_to_add_it_and_why_it_is_not_served(shown, tmp_path):
+def test_a_layer_without_one_says_how_to_add_it_and_why_it_is_not_served(
+    shown, tmp_path
+):
     named = config_of("LongCat-Flash") | {"_name_or_path": "org/LongCat Flash"}
     texts, commands = shown(named, "--ep", "8")
 
@@ -231,7 +243,9 @@ def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_averag
     sizes = read(config_of("DeepSeek-V3")).on(8)
     single = expected_bound(1, sizes)
     assert single.active == pytest.approx(1.0)
-    assert single.ms == pytest.approx(44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01)
+    assert single.ms == pytest.approx(
+        44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01
+    )
 
     many = expected_bound(4096, sizes)
     assert many.active == pytest.approx(32, abs=0.1)
@@ -294,7 +308,11 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert added.returncode == 0, added.stderr
     assert "moebench run --definition tiny\n" in added.stdout
 
-    before = (paths.ROOT / "definitions" / "layers.toml").read_text(encoding="utf-8").rstrip()
+    before = (
+        (paths.ROOT / "definitions" / "layers.toml")
+        .read_text(encoding="utf-8")
+        .rstrip()
+    )
     table = (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
     assert table.startswith(before)
     assert table.removeprefix(before).count("[") == 1
@@ -308,7 +326,9 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert package.parent.name.endswith("_e16_h256_i256")
 
 
-TINY_MXFP4 = TINY | {"quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}}
+TINY_MXFP4 = TINY | {
+    "quantization_config": {"quant_method": "fp8", "expert_dtype": "fp4"}
+}
 
 
 @pytest.mark.slow
@@ -323,7 +343,9 @@ def test_other_ranks_and_experts_in_mxfp4_are_the_same_model(clone, config):
         done = python("-m", "moebench", "model", config(content), *split, "--add", key)
         assert done.returncode == 0, done.stderr
 
-    models = tomllib.loads((copy / "definitions" / "layers.toml").read_text(encoding="utf-8"))
+    models = tomllib.loads(
+        (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
+    )
     assert models["tiny"]["name"] == "tiny"
     assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2}
     assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}

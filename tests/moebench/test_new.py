@@ -34,11 +34,15 @@ def solutions(tmp_path, monkeypatch):
 def passes(packed, workloads, layer_key="small", tolerance="relaxed"):
     """Return whether each of these workloads passes."""
     mine = {"mine": packed[layer_key]}
-    outcomes = judged.outcomes(mine, workloads, tolerance, layer_key=layer_key, timeout_seconds=300)
+    outcomes = judged.outcomes(
+        mine, workloads, tolerance, layer_key=layer_key, timeout_seconds=300
+    )
     return [outcome.passed for outcome in outcomes]
 
 
-@pytest.mark.parametrize(("start", "tolerance"), [("torch", "default"), ("triton", "relaxed")])
+@pytest.mark.parametrize(
+    ("start", "tolerance"), [("torch", "default"), ("triton", "relaxed")]
+)
 def test_a_new_solution_passes(solutions, start, tolerance):
     assert cli.main(["new", "mine", "--from", start]) == 0
 
@@ -67,8 +71,14 @@ def test_a_start_passes_for_every_routing(solutions, start, small):
     ("args", "definitions"),
     [
         (["--definition", "kimi-k2-ep8"], ["kimi-k2-ep8", "small-one-group"]),
-        (["--definition", "qwen3-30b", "qwen3-next"], ["qwen3-30b", "qwen3-next", "small-renorm"]),
-        (["--from", "hopper_fused", "--definition", "glm-5-ep8"], ["glm-5-ep8", "small-one-group"]),
+        (
+            ["--definition", "qwen3-30b", "qwen3-next"],
+            ["qwen3-30b", "qwen3-next", "small-renorm"],
+        ),
+        (
+            ["--from", "hopper_fused", "--definition", "glm-5-ep8"],
+            ["glm-5-ep8", "small-one-group"],
+        ),
         ([], ["full", "small"]),
     ],
 )

@@ -111,10 +111,17 @@ def names_below(folder):
 
 
 def test_a_packed_file_is_ascii_whoever_reads_it(folder):
-    edit(folder / "tiny" / "solution.toml", "Writes ones.", "Schreibt lauter Einsen für alle.")
+    edit(
+        folder / "tiny" / "solution.toml",
+        "Writes ones.",
+        "Schreibt lauter Einsen für alle.",
+    )
     for path in pack.write_packed(["tiny"]):
         assert path.read_bytes().isascii()
-        assert "für" in TraceSet.from_path(str(folder.parent)).get_solution("tiny").description
+        assert (
+            "für"
+            in TraceSet.from_path(str(folder.parent)).get_solution("tiny").description
+        )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,11 @@ def test_a_packed_file_is_ascii_whoever_reads_it(folder):
         ("main.py", MAIN + "# 3 µs\n", 5),
         ("kernel.cuh", "// 3 µs\n", 1),
         ("table.csv", "gpu,name\nH200,Größe\n", 2),
-        ("common/host/ones.py", "def ones(output):\n    output.fill_(1)  # → ones\n", 2),
+        (
+            "common/host/ones.py",
+            "def ones(output):\n    output.fill_(1)  # → ones\n",
+            2,
+        ),
     ],
 )
 def test_a_source_that_is_not_ascii_is_refused(folder, file, text, line):
@@ -173,19 +184,29 @@ def test_imports_and_includes_are_followed(folder):
         "common/cuda/c.cuh",
         "common/cuda/d.h",
     }
-    assert sources["main.py"].startswith("from .common.host import ones\nfrom .few import launch\n")
-    assert sources["few/launch.py"] == "from ..common.host.sizes import N\nfrom .. import main\n"
+    assert sources["main.py"].startswith(
+        "from .common.host import ones\nfrom .few import launch\n"
+    )
+    assert (
+        sources["few/launch.py"]
+        == "from ..common.host.sizes import N\nfrom .. import main\n"
+    )
     assert sources["few/kernel.cu"] == '#include <cuda.h>\n#include "a.cuh"\n'
     assert sources["few/own.cuh"] == '#include "other.cuh"\n'
     assert sources["few/other.cuh"] == '#include "library.h"\n'
     assert sources["common/cuda/b.cu"] == '  #  include "c.cuh"\n'
-    assert sources["common/host/sizes.py"] == "def size():\n    from .table import rows\n"
+    assert (
+        sources["common/host/sizes.py"] == "def size():\n    from .table import rows\n"
+    )
 
 
 def test_units_are_packed_with_what_they_include(folder):
     write_texts(
         folder,
-        {"common/cuda/binding.cu": '#include "common/cuda/a.cuh"\n', "common/cuda/a.cuh": "// a\n"},
+        {
+            "common/cuda/binding.cu": '#include "common/cuda/a.cuh"\n',
+            "common/cuda/a.cuh": "// a\n",
+        },
     )
     assert "common/cuda/a.cuh" not in packed_sources()
     edit(
@@ -199,7 +220,12 @@ def test_units_are_packed_with_what_they_include(folder):
 def test_an_empty_marker_of_a_package_is_left_out(folder):
     """An editor may want it; FIB takes no empty file."""
     write_texts(
-        folder, {"tiny/__init__.py": "", "tiny/few/__init__.py": "", "tiny/few/a.py": "N = 1\n"}
+        folder,
+        {
+            "tiny/__init__.py": "",
+            "tiny/few/__init__.py": "",
+            "tiny/few/a.py": "N = 1\n",
+        },
     )
     edit(folder / "tiny" / "main.py", MAIN, f"from .few import a\n{MAIN}")
     assert set(packed_sources()) == {"main.py", "few/a.py", "common/host/ones.py"}
@@ -259,10 +285,18 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
 def test_a_variant_has_its_bases_stages_and_units(folder):
     write_texts(folder, {"common/cuda/a.cu": "// a\n"})
     before = pack.pack("tiny")["small"]
-    edit(folder / "tiny" / "solution.toml", "language", 'stages = { ones = "ones" }\nlanguage')
+    edit(
+        folder / "tiny" / "solution.toml",
+        "language",
+        'stages = { ones = "ones" }\nlanguage',
+    )
     assert pack.pack("tiny")["small"] == before
 
-    edit(folder / "tiny" / "solution.toml", "language", 'units = ["common/cuda/a.cu"]\nlanguage')
+    edit(
+        folder / "tiny" / "solution.toml",
+        "language",
+        'units = ["common/cuda/a.cu"]\nlanguage',
+    )
     write_variant(folder, "variant", "tiny")
     assert manifest.read_manifest("variant").stages == {"ones": "ones"}
     assert "common/cuda/a.cu" in packed_sources("variant")
@@ -309,8 +343,14 @@ renorm_entry_point = "main.py::run_renorm"
 routed_entry_point = "main.py::run_routed"
 """
     write_texts(folder, {"tiny/main.py": main, "tiny/solution.toml": MANIFEST + more})
-    entry_points = [solution.spec.entry_point for solution in pack.pack("tiny").values()]
-    assert entry_points == ["main.py::run", "main.py::run_renorm", "main.py::run_routed"]
+    entry_points = [
+        solution.spec.entry_point for solution in pack.pack("tiny").values()
+    ]
+    assert entry_points == [
+        "main.py::run",
+        "main.py::run_renorm",
+        "main.py::run_routed",
+    ]
 
 
 @pytest.mark.parametrize("name", problem.FILES)
@@ -321,7 +361,9 @@ def test_constants_beside_the_kernels_are_the_first_definitions(name):
 @pytest.mark.parametrize("solution", ["hopper_fused", "triton_fused_v2"])
 def test_constants_that_are_packed_are_the_definitions(solution):
     for layer_key, packed in pack.pack(solution).items():
-        constants = [source for source in packed.sources if source.path in problem.FILES]
+        constants = [
+            source for source in packed.sources if source.path in problem.FILES
+        ]
         assert constants
         for source in constants:
             in_tree = problem.packed_text(source.path, layer_key)
@@ -352,7 +394,9 @@ def test_our_solutions_never_import_the_harness(name):
     ours = {"moebench", "definitions", "scripts", "solutions"}
     texts = set()
     for solution in pack.pack(name).values():
-        texts |= {each.content for each in solution.sources if each.path.endswith(".py")}
+        texts |= {
+            each.content for each in solution.sources if each.path.endswith(".py")
+        }
     for text in texts:
         assert not ours & top_level_imports(text), text
 
@@ -373,20 +417,40 @@ def top_level_imports(text):
 @pytest.mark.parametrize(
     ("file", "old", "new", "place"),
     [
-        ("solution.toml", "language", 'units = ["common/cuda/x.cu"]\nlanguage', "units: got"),
+        (
+            "solution.toml",
+            "language",
+            'units = ["common/cuda/x.cu"]\nlanguage',
+            "units: got",
+        ),
         ("solution.toml", "language", 'unit = ["x.cu"]\nlanguage', "unit: "),
         ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
         ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
         ("solution.toml", "py::run", "py", "entry_point: got 'main.py'"),
         ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
-        ("solution.toml", "language", 'definitions = ["x"]\nlanguage', "definitions.0: "),
+        (
+            "solution.toml",
+            "language",
+            'definitions = ["x"]\nlanguage',
+            "definitions.0: ",
+        ),
         ("solution.toml", '"tests"', '"../tests"', "author: "),
-        ("main.py", ".host.ones", ".host.twos", "main.py:1: imports common/host/twos.py"),
+        (
+            "main.py",
+            ".host.ones",
+            ".host.twos",
+            "main.py:1: imports common/host/twos.py",
+        ),
         ("main.py", "..common.host.ones", ".ones", "main.py:1: imports tiny/ones.py"),
         ("main.py", "..common", "...common", "main.py:1: "),
         ("main.py", "..common.host.ones", "..other.main", "main.py:1: "),
         ("main.py", "..common.host.ones", "..", "main.py:1: "),
-        ("main.py", "..common", "solutions.common", "main.py:1: imports solutions.common"),
+        (
+            "main.py",
+            "..common",
+            "solutions.common",
+            "main.py:1: imports solutions.common",
+        ),
         ("main.py", "def run", "def run(", "main.py:3"),
         ("main.py", "ones(output)", "1" + "+1" * 20000, "RecursionError"),
     ],
@@ -435,7 +499,10 @@ def test_two_headers_of_one_name_are_refused(folder):
     assert re.match("tiny: .*route.cuh", fault())
 
 
-BROKEN = {"solution.toml": ('name = "tiny"', "name = "), "main.py": ("def run", "def run(")}
+BROKEN = {
+    "solution.toml": ('name = "tiny"', "name = "),
+    "main.py": ("def run", "def run("),
+}
 
 
 @pytest.fixture(params=BROKEN)
@@ -476,12 +543,20 @@ def test_a_broken_solution_leaves_the_others_to_run(broken_file, no_gpu):
 
 def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
     assert cli.main(["pack", "--build"]) == 0
-    edit(folder / "common" / "host" / "ones.py", "def", "raise RuntimeError('no nvcc')\ndef")
+    edit(
+        folder / "common" / "host" / "ones.py",
+        "def",
+        "raise RuntimeError('no nvcc')\ndef",
+    )
     assert build_ahead.build(["tiny"]) == 1
     lines = capsys.readouterr().out.splitlines()[-2:]
     assert all(line.endswith("no nvcc") for line in lines)
 
-    edit(folder / "tiny" / "solution.toml", "language", 'dependencies = ["nowhere"]\nlanguage')
+    edit(
+        folder / "tiny" / "solution.toml",
+        "language",
+        'dependencies = ["nowhere"]\nlanguage',
+    )
     assert build_ahead.build(["tiny"]) == 0
     assert "nowhere" in capsys.readouterr().out
 
@@ -510,7 +585,9 @@ def test_an_interrupted_build_is_undone(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
     edit(folder / "common" / "host" / "ones.py", "def ones", f"{SLOW}\ndef ones")
-    process = subprocess.Popen([sys.executable, "-c", COMMAND, folder], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, folder], start_new_session=True
+    )
     try:
         started = descendants(process, 2)
         process.send_signal(signal.SIGINT)

@@ -55,7 +55,9 @@ def launched(*kernels, calls=5):
 
 
 def kernel(stage, us, name=None, launches=1):
-    return Kernel(stage=stage, name=name or stage, launches=launches, us=us, counters=[])
+    return Kernel(
+        stage=stage, name=name or stage, launches=launches, us=us, counters=[]
+    )
 
 
 def record_of(solution, *kernels, uuid="u", T=57, **rest):
@@ -81,7 +83,10 @@ def record_of(solution, *kernels, uuid="u", T=57, **rest):
 @pytest.mark.parametrize(
     ("name", "stage"),
     [
-        ("gemm1_swiglu_quant_kernel", "gemm1 + swiglu_quant"),  # a whole name before patterns
+        (
+            "gemm1_swiglu_quant_kernel",
+            "gemm1 + swiglu_quant",
+        ),  # a whole name before patterns
         ("gemm1_rest", "gemm1"),
         ("combine_kernel", None),
     ],
@@ -280,9 +285,15 @@ def test_a_metric_that_ncu_does_not_have_is_missing():
 def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
     first = {"grid": 2, "block": 128, "dram_percent": 40.0}
     second = {"dram_percent": 80.0, "tensor_percent": 61.0}
-    launches = counted(("gemm2_k", 300.0, first), ("gemm2_k", 100.0, second), ("route_k", 1.0, {}))
+    launches = counted(
+        ("gemm2_k", 300.0, first), ("gemm2_k", 100.0, second), ("route_k", 1.0, {})
+    )
     record = record_of(
-        "a", kernel("gemm1", 1.0), kernel("gemm2", 180.0, "gemm2_k"), wall_us=250.0, bound_us=100.0
+        "a",
+        kernel("gemm1", 1.0),
+        kernel("gemm2", 180.0, "gemm2_k"),
+        wall_us=250.0,
+        bound_us=100.0,
     )
     workload = ncu.with_counters(record.workloads[0], launches, STAGES)
 
@@ -291,7 +302,9 @@ def test_counters_are_each_launchs_and_a_stages_are_weighted_by_time():
     assert gemm2.counters == [Counters(us=300.0, **first), Counters(us=100.0, **second)]
     assert [line.partition(":")[0] for line in workload.warnings] == ["gemm1", "route"]
 
-    text = profiles.table([record.model_copy(update={"workloads": [workload]})]).markdown()
+    text = profiles.table(
+        [record.model_copy(update={"workloads": [workload]})]
+    ).markdown()
     assert "|  | gemm2 | 180.0 (50.0, 61.0) |" in text
     assert "| a | gemm1 | 1.0 |" in text
 
@@ -392,7 +405,9 @@ def profiled(monkeypatch):
     return run
 
 
-def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(profiled, monkeypatch):
+def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(
+    profiled, monkeypatch
+):
     def refuse(*_):
         raise CannotRun("ncu: ERR_NVGPUCTRPERM")
 
@@ -417,7 +432,9 @@ def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(profiled
 def test_workloads_by_token_count_uuid_name_and_made_up_routing():
     by_name = calls.choose_workloads(["first-rank"], "small")
     assert calls.choose_workloads(list(by_name), "small") == by_name
-    assert len(calls.choose_workloads(["1"], "small")) == 2  # two workloads have one token
+    assert (
+        len(calls.choose_workloads(["1"], "small")) == 2
+    )  # two workloads have one token
 
     chosen = calls.choose_workloads(["16", "uniform:9", "16"], "small")
     tokens = [workload.axes["seq_len"] for workload in chosen.values()]
@@ -442,10 +459,14 @@ def test_inputs_are_the_same_each_time():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("solution", ["triton_fused_v2", "gather_scatter_bf16", "triton_mxfp8"])
+@pytest.mark.parametrize(
+    "solution", ["triton_fused_v2", "gather_scatter_bf16", "triton_mxfp8"]
+)
 def test_a_profile_on_the_device(tmp_path, solution):
     """Every kernel has a stage, and a call's kernels take no longer than its wall time."""
-    assert cli.main(["profile", solution, "--calls", "3", "--records", str(tmp_path)]) == 0
+    assert (
+        cli.main(["profile", solution, "--calls", "3", "--records", str(tmp_path)]) == 0
+    )
 
     record = read_json(tmp_path / f"{solution}.json", ProfileRecord)
     for workload in record.workloads:

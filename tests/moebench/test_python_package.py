@@ -83,7 +83,12 @@ def test_it_exports_what_its_definition_needs(folder, tmp_path):
         "from .main import run  # noqa: F401"
     ]
     name = pack.pack("tiny")["deepseek-v3-ep8-routed"].definition
-    sizes = {"num_local_experts": 32, "top_k": 8, "hidden_size": 7168, "intermediate_size": 2048}
+    sizes = {
+        "num_local_experts": 32,
+        "top_k": 8,
+        "hidden_size": 7168,
+        "intermediate_size": 2048,
+    }
     assert (routed / "__init__.py").read_text().splitlines()[2:] == [
         "from .main import run_routed as run  # noqa: F401",
         "from .main import run_routed_bf16 as run_bf16  # noqa: F401",
@@ -95,7 +100,9 @@ def test_it_exports_what_its_definition_needs(folder, tmp_path):
 
 def test_it_exports_a_sum_over_gpus_where_there_is_one(folder, tmp_path):
     main = folder / "tiny" / "main.py"
-    main.write_text(f"from .peers import Peers\n{MAIN}\n\nrun_routed_allreduce = print\n")
+    main.write_text(
+        f"from .peers import Peers\n{MAIN}\n\nrun_routed_allreduce = print\n"
+    )
     (folder / "tiny" / "peers.py").write_text("class Peers: ...\n")
 
     full, routed = write(tmp_path / "moe", ["full", "deepseek-v3-ep8-routed"])
@@ -183,7 +190,9 @@ def test_a_project_of_the_users_is_left_alone(folder, tmp_path):
 
 
 @pytest.mark.parametrize("users_files", [[], ["mine.txt"]])
-def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatch, users_files):
+def test_nothing_stays_where_writing_is_interrupted(
+    folder, tmp_path, monkeypatch, users_files
+):
     parent = tmp_path / "moe"
     for name in users_files:
         parent.mkdir()
@@ -205,9 +214,25 @@ def test_nothing_stays_where_writing_is_interrupted(folder, tmp_path, monkeypatc
     assert parent.exists() == bool(users_files)
 
 
-NO_NAMES = ["no-name", "_moe", "moe_", "m\N{LATIN SMALL LETTER O WITH DIAERESIS}", "1moe", "class"]
+NO_NAMES = [
+    "no-name",
+    "_moe",
+    "moe_",
+    "m\N{LATIN SMALL LETTER O WITH DIAERESIS}",
+    "1moe",
+    "class",
+]
 PYTHONS = ["json", "test", "tomllib", "Random", "distutils", "pip", "wheel"]
-INSTALLED = ["numpy", "NumPy", "yaml", "pil", "google", "flashinfer_python", "tvm_ffi", "moebench"]
+INSTALLED = [
+    "numpy",
+    "NumPy",
+    "yaml",
+    "pil",
+    "google",
+    "flashinfer_python",
+    "tvm_ffi",
+    "moebench",
+]
 ENGINES = ["flashinfer", "vllm", "sglang", "transformers", "deep_gemm"]
 
 
@@ -232,7 +257,9 @@ def test_only_an_installed_package_of_this_command_is_replaced(
     """After `pip install ./moe` it is packed again under the same name."""
     installed = tmp_path / "site" / "my_moe-1.dist-info"
     installed.mkdir(parents=True)
-    (installed / "METADATA").write_text(f"Name: my-moe\nVersion: 1\nSummary: {summary}\n")
+    (installed / "METADATA").write_text(
+        f"Name: my-moe\nVersion: 1\nSummary: {summary}\n"
+    )
     (installed / "top_level.txt").write_text("my_moe\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
 

@@ -21,7 +21,9 @@ ORDER = (
     {"commands"},
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-AUTHOR = "moe-fp8-solutions"  # of this repository's solutions; users' are somebody else's
+AUTHOR = (
+    "moe-fp8-solutions"  # of this repository's solutions; users' are somebody else's
+)
 
 # Not imported by another file: it runs in an environment without this package.
 PROGRAMS = {"moebench.submission.build_alone"}
@@ -89,11 +91,19 @@ def test_the_harness_names_no_solution():
 
     A user's solution may have any name, that of a variable of the harness, too.
     """
-    names = [name for name, manifest in readable_manifests().items() if manifest.author == AUTHOR]
+    names = [
+        name
+        for name, manifest in readable_manifests().items()
+        if manifest.author == AUTHOR
+    ]
     assert names
 
     named = re.compile(rf"\b({'|'.join(names)})(_|\b)")
-    naming = [name_of(file) for file in FILES if named.search(file.read_text(encoding="utf-8"))]
+    naming = [
+        name_of(file)
+        for file in FILES
+        if named.search(file.read_text(encoding="utf-8"))
+    ]
     assert naming == []
 
 

@@ -48,7 +48,9 @@ def test_weights_in_mxfp4_keep_the_magnitude_of_what_they_multiply():
     first, second = resident.make("small-mxfp4", 2, 8, "cpu").layers
     assert not torch.equal(first["gemm1_weights"], second["gemm1_weights"])
     for layer in (first, second):
-        values = dequantize_mxfp4(layer["gemm1_weights"][0], layer["gemm1_weights_scale"][0])
+        values = dequantize_mxfp4(
+            layer["gemm1_weights"][0], layer["gemm1_weights_scale"][0]
+        )
         norm_of_row = values.norm() / values.shape[0] ** 0.5
         assert 0.5 < norm_of_row < 4
 
@@ -75,7 +77,8 @@ def chosen_experts(layer, num_tokens, sizes):
 
 
 @pytest.mark.parametrize(
-    "layer_key", ["small", "small-renorm", "small-routed", "small-renorm-routed", "small-mxfp4"]
+    "layer_key",
+    ["small", "small-renorm", "small-routed", "small-renorm-routed", "small-mxfp4"],
 )
 def test_the_bound_of_a_pass_is_the_sum_over_its_layers(layer_key):
     model = resident.make(layer_key, 2, 8, "cpu")
@@ -137,7 +140,9 @@ def points_of(monkeypatch, small):
 
     def points(functions):
         def build(full, packed):
-            if not isinstance(packed, str):  # the reference; the functions are "packed" as names
+            if not isinstance(
+                packed, str
+            ):  # the reference; the functions are "packed" as names
                 return original_build(full, packed)
 
             def runnable(*arguments):
@@ -191,7 +196,9 @@ def test_an_answer_that_is_wrong_in_the_last_layer_has_no_time(points_of, right,
         if arguments[place].data_ptr() == first_weights.data_ptr():
             right(*arguments)
 
-    points = points_of({"ones": write_ones, "first": first_layer_only, "nothing": write_nothing})
+    points = points_of(
+        {"ones": write_ones, "first": first_layer_only, "nothing": write_nothing}
+    )
     for point in points.values():
         assert point.matched < RELAXED.ratio
         assert point.error
@@ -222,7 +229,9 @@ def test_another_solution_begins_each_round(monkeypatch):
         return float(count)
 
     monkeypatch.setattr(rounds, "median_ms", median_ms)
-    results = [rounds.Result(timed=name, count=count) for count, name in enumerate("abc")]
+    results = [
+        rounds.Result(timed=name, count=count) for count, name in enumerate("abc")
+    ]
     rounds.run_rounds(results, 3, "cuda:0")
 
     assert "".join(order) == "abc" + "bca" + "cab"
@@ -239,7 +248,15 @@ def read(file):
 
 def test_without_a_gpu_two_small_layers_run_eagerly(tmp_path, no_gpu, capsys):
     file = tmp_path / "x.jsonl"
-    command = ["served", "--solutions", "triton_fused_v2", "--tokens", "1", "--output", str(file)]
+    command = [
+        "served",
+        "--solutions",
+        "triton_fused_v2",
+        "--tokens",
+        "1",
+        "--output",
+        str(file),
+    ]
     assert cli.main(command) == 0
 
     head, (point,) = read(file)
@@ -264,7 +281,10 @@ def test_layers_that_do_not_fit_after_all_leave_an_earlier_record_as_it_was(
     monkeypatch.setattr(resident, "make", out_of_memory)
     file = tmp_path / "x.jsonl"
     file.write_text("before")
-    assert cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)]) == 1
+    assert (
+        cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)])
+        == 1
+    )
     assert file.read_text() == "before"
 
 
@@ -272,12 +292,17 @@ def test_points_measured_before_ctrl_c_are_recorded_and_shown(
     tmp_path, monkeypatch, no_gpu, capsys
 ):
     def interrupted(*_):
-        yield [record.Point(solution="triton_fused_v2", tokens=1, bound_ms=1, eager=[2.0])]
+        yield [
+            record.Point(solution="triton_fused_v2", tokens=1, bound_ms=1, eager=[2.0])
+        ]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(rounds, "measure", interrupted)
     file = tmp_path / "x.jsonl"
-    assert cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)]) == 130
+    assert (
+        cli.main(["served", "--solutions", "triton_fused_v2", "--output", str(file)])
+        == 130
+    )
 
     _, points = read(file)
     assert len(points) == 1

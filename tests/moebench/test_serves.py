@@ -13,7 +13,9 @@ def test_what_was_measured_is_served_and_under_its_name():
     """No rule has lost a layer, and no packed name is another now."""
     recorded = set()
     for file in paths.ROOT.glob("traces/moe/*.jsonl"):
-        recorded |= {(trace.solution, trace.definition) for trace in trace_files.read_saved(file)}
+        recorded |= {
+            (trace.solution, trace.definition) for trace in trace_files.read_saved(file)
+        }
 
     packed = set()
     for name in manifest.solution_names():
@@ -65,7 +67,8 @@ def test_what_is_refused_is_named(form, changes, named):
 
 
 @pytest.mark.parametrize(
-    ("value", "is_taken"), [(512, True), (8192, True), (8320, False), (384, False), (600, False)]
+    ("value", "is_taken"),
+    [(512, True), (8192, True), (8320, False), (384, False), (600, False)],
 )
 def test_a_range_has_ends_and_steps(value, is_taken):
     whole_blocks = Range(multiple_of=128, at_least=512, at_most=8192)

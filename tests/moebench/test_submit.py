@@ -36,10 +36,14 @@ def packed(sources):
         "entry_point": "main.py::run",
     }
     listed = [{"path": path, "content": text} for path, text in sources.items()]
-    return Solution(name="tiny", definition=NAME, author="tests", spec=spec, sources=listed)
+    return Solution(
+        name="tiny", definition=NAME, author="tests", spec=spec, sources=listed
+    )
 
 
-TINY = packed({"main.py": MAIN, "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n"})
+TINY = packed(
+    {"main.py": MAIN, "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n"}
+)
 
 
 def files(folder):
@@ -181,7 +185,9 @@ for folder in (pathlib.Path(), pathlib.Path.home()):
 raise RuntimeError(f"sees {seen}")
 """
 PASS = "def run(*args):\n    pass\n"
-PRINTS_AT_EXIT = "import atexit\n\natexit.register(print, 'no result of the build')\n\n\n"
+PRINTS_AT_EXIT = (
+    "import atexit\n\natexit.register(print, 'no result of the build')\n\n\n"
+)
 
 
 @pytest.mark.slow
@@ -224,7 +230,8 @@ COMPILING = f"from .build import load_kernels\n\n\ndef run({INPUTS}, output):\n 
 
 
 @pytest.mark.skipif(
-    torch.cuda.is_available() or not shutil.which("nvcc"), reason="needs nvcc and no GPU"
+    torch.cuda.is_available() or not shutil.which("nvcc"),
+    reason="needs nvcc and no GPU",
 )
 @pytest.mark.slow
 def test_cuda_sources_are_really_compiled(alone):
@@ -329,7 +336,9 @@ def test_another_definition_is_submitted_alone(tmp_path, submit):
     config = tomllib.loads((out / "config.toml").read_text())
     assert config["solution"]["definition"] == solution.definition
     assert config["build"]["entry_point"] == "main.py::run_renorm"
-    assert "HIDDEN_SIZE = 2048" in (out / "solution" / "triton" / "problem.py").read_text()
+    assert (
+        "HIDDEN_SIZE = 2048" in (out / "solution" / "triton" / "problem.py").read_text()
+    )
 
 
 def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monkeypatch):

@@ -61,7 +61,9 @@ def main_branch(installed_fib, monkeypatch):
     monkeypatch.setattr(pull_request, "validate", VALIDATE)
 
 
-@pytest.fixture(params=["", pytest.param(MAIN, marks=NEEDS_MAIN)], ids=["installed", "main"])
+@pytest.fixture(
+    params=["", pytest.param(MAIN, marks=NEEDS_MAIN)], ids=["installed", "main"]
+)
 def checkout(request, installed_fib):
     """Of the FIB that reads what is submitted; "" for the installed one."""
     if request.param:
@@ -87,7 +89,9 @@ def solutions_and_machines(file):
     pairs = []
     for line in file.read_text().splitlines():
         trace = json.loads(line)
-        pairs.append((trace["solution"], trace["evaluation"]["environment"]["hardware"]))
+        pairs.append(
+            (trace["solution"], trace["evaluation"]["environment"]["hardware"])
+        )
     return sorted(pairs)
 
 
@@ -126,7 +130,11 @@ def test_an_older_fib_has_no_report(data_set, installed_fib):
 
 
 # a slice of every expert; a shared expert; MXFP4
-LACKING = [slow("deepseek-v3-tp8"), slow("deepseek-v3-ep8-shared"), "deepseek-v4-flash-ep8-mxfp4"]
+LACKING = [
+    slow("deepseek-v3-tp8"),
+    slow("deepseek-v3-ep8-shared"),
+    "deepseek-v4-flash-ep8-mxfp4",
+]
 
 
 @pytest.mark.parametrize("key", LACKING)
@@ -134,7 +142,11 @@ def test_fib_reads_what_the_public_data_set_lacks(key, checkout, submit, data_se
     """With traces of two kinds of GPU."""
     packed = pack.pack("hopper_fused")[key]
     baseline = pack.pack("triton_fused_v2")[key]
-    traces = [*record(packed), *record(packed, hardware="NVIDIA H100"), *record(baseline)]
+    traces = [
+        *record(packed),
+        *record(packed, hardware="NVIDIA H100"),
+        *record(baseline),
+    ]
     options = ["--baseline", "triton_fused_v2"]
     assert submit(traces, *options, solution="hopper_fused", key=key) == 0
 
@@ -178,7 +190,11 @@ BY_GPU = {"protocol": "warmup=1 iterations=1 trials=1 clock=gpu"}
 )
 def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, data_set):
     """The GPU's clock alone where nothing was timed by events, as with tensor-parallel ranks."""
-    traces = [*record(OURS, **BY_GPU), *record(OURS, **solution), *record(OTHER, **baseline)]
+    traces = [
+        *record(OURS, **BY_GPU),
+        *record(OURS, **solution),
+        *record(OTHER, **baseline),
+    ]
     assert submit(traces, "--baseline", "torch_grouped_bf16") == 0
 
     rows, _ = measurements.load([data_set])
@@ -191,7 +207,9 @@ def test_traces_of_one_clock_go_along(solution, baseline, submitted, submit, dat
 @pytest.mark.parametrize(
     "folder", [paths.ROOT / "traces", paths.GPU_CLOCK], ids=["events", "activity"]
 )
-def test_the_main_branch_accepts_every_recorded_definition(folder, main_branch, data_set):
+def test_the_main_branch_accepts_every_recorded_definition(
+    folder, main_branch, data_set
+):
     """With this repository's own traces, of the solution that is on most definitions."""
     rows, _ = measurements.load([folder])
     current = rows[(rows.source == "current") & (rows.solution == "triton_fused_v2")]
@@ -218,20 +236,26 @@ def test_new_traces_replace_those_of_before_and_nobody_elses(submit, data_set):
     [{"sha1": "0"}, {"ms": 0}, {"status": "RUNTIME_ERROR"}, None],
     ids=["stale", "untimed", "failed", "none"],
 )
-def test_a_solution_that_was_never_measured_is_refused(submit, data_set, change, capsys):
+def test_a_solution_that_was_never_measured_is_refused(
+    submit, data_set, change, capsys
+):
     traces = [] if change is None else record(OURS, **change)
     assert submit([*traces, *record(OTHER)]) == 1
 
     (line,) = capsys.readouterr().err.splitlines()
     assert OURS.name in line
-    assert "moebench run --solutions gather_scatter_bf16 --definition bf16 --save" in line
+    assert (
+        "moebench run --solutions gather_scatter_bf16 --definition bf16 --save" in line
+    )
     assert not data_set.exists()
 
 
 def test_what_the_data_set_has_stays(submit, data_set, capsys):
     files = {
         f"definitions/moe/{NAME}.json": definition("bf16").model_dump_json(),
-        f"workloads/moe/{NAME}.jsonl": paths.workload_file(NAME).read_text().splitlines()[0],
+        f"workloads/moe/{NAME}.jsonl": paths.workload_file(NAME)
+        .read_text()
+        .splitlines()[0],
         f"solutions/baseline/moe/{NAME}/theirs.json": "{}",
     }
     for path, text in files.items():
@@ -256,7 +280,9 @@ def test_another_layer_of_the_same_name_is_refused(submit, data_set):
     assert submit(record(OURS)) == 2
 
 
-@pytest.mark.parametrize("place", [f"solutions/theirs/moe/x/{OURS.name}.json", SOLUTION, "readme"])
+@pytest.mark.parametrize(
+    "place", [f"solutions/theirs/moe/x/{OURS.name}.json", SOLUTION, "readme"]
+)
 def test_no_file_of_anybody_else_is_overwritten(place, submit, data_set):
     theirs = OURS.model_copy(update={"author": "theirs"}).model_dump_json()
     write_atomically(data_set / place, theirs)

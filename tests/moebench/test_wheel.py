@@ -52,7 +52,9 @@ def python(installed, tmp_path):
     def run(*arguments):
         env = os.environ | {"PYTHONPATH": str(installed), "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-P", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True
+        )
 
     return run
 
@@ -110,7 +112,9 @@ def test_a_new_solution_is_judged_and_only_the_users_folder_is_written(
     assert write_times(installed) == before
 
     packed_folder = str(written / "packed")
-    done = moebench("run", packed_folder, "--definition", "small", "--workloads", "one-token")
+    done = moebench(
+        "run", packed_folder, "--definition", "small", "--workloads", "one-token"
+    )
     assert done.returncode == 0, done.stderr
 
 

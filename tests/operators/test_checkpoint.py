@@ -10,7 +10,9 @@ from moebench.models.checkpoint import Assumptions, read, read_file
 from moebench.operators import catalogue
 
 DEEPSEEK = config_of("DeepSeek-V3")
-QUANTISATION = {"quantization": {"quant_algo": "FP8_BLOCK_SCALES", "exclude_modules": ["lm_head"]}}
+QUANTISATION = {
+    "quantization": {"quant_algo": "FP8_BLOCK_SCALES", "exclude_modules": ["lm_head"]}
+}
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -53,14 +55,18 @@ def test_what_is_refused_is_named(name):
 def test_the_weights_may_be_taken_for_fp8():
     """As of a checkpoint that is converted later."""
     sizes = read(config_of("MiniMax-M3 in MXFP8"), Assumptions(fp8=True)).on(8)
-    assert catalogue.names(sizes)["routed"] == catalogue.definition_name("minimax-m3-ep8-routed")
+    assert catalogue.names(sizes)["routed"] == catalogue.definition_name(
+        "minimax-m3-ep8-routed"
+    )
     with pytest.raises(ValueError, match="hidden_size: has 2880"):
         read(config_of("gpt-oss in MXFP4"), Assumptions(fp8=True))
 
 
 def test_activations_beside_mxfp4_may_be_taken_for_fp8():
     """Of weights in 4 bits beside activations in 16, as most public checkpoints in MXFP4 are."""
-    checkpoint = read(config_of("Ling-3.0-flash in MXFP4"), Assumptions(fp8_activations=True))
+    checkpoint = read(
+        config_of("Ling-3.0-flash in MXFP4"), Assumptions(fp8_activations=True)
+    )
     assert checkpoint.kind == "mxfp4"
     assert checkpoint.layers == 40
     assert any("16 bits" in note for note in checkpoint.notes)
@@ -121,7 +127,9 @@ def test_layers_that_differ_in_their_clamp_are_told_apart():
 def test_tensor_parallel_ranks_have_a_slice_of_each_expert():
     checkpoint = read(DEEPSEEK)
     sizes = checkpoint.on(1, 8)
-    assert catalogue.names(sizes)["routed"] == catalogue.definition_name("deepseek-v3-tp8-routed")
+    assert catalogue.names(sizes)["routed"] == catalogue.definition_name(
+        "deepseek-v3-tp8-routed"
+    )
 
     both = checkpoint.on(4, 2)
     assert both["num_local_experts"] == 64
@@ -132,9 +140,13 @@ def test_tensor_parallel_ranks_have_a_slice_of_each_expert():
     ("name", "ranks", "left"),
     [("Qwen3-235B", 8, "192"), ("DeepSeek-V3", 32, "64"), ("GLM-4.5-Air", 2, "704")],
 )
-def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(name, ranks, left):
+def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(
+    name, ranks, left
+):
     checkpoint = read(config_of(name))
-    with pytest.raises(ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"):
+    with pytest.raises(
+        ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"
+    ):
         checkpoint.on(1, ranks)
 
 
@@ -168,7 +180,10 @@ def test_a_value_that_no_field_has_gets_one_line(field, value):
 def test_a_field_of_quark_that_is_no_object_gets_one_line():
     """Or is read as if it were not there."""
     whole = {"weight": {"dtype": "fp4", "group_size": 32, "scale_format": "e8m0"}}
-    quark = {"quant_method": "quark", "global_quant_config": whole | {"input_tensors": 1}}
+    quark = {
+        "quant_method": "quark",
+        "global_quant_config": whole | {"input_tensors": 1},
+    }
     with pytest.raises(ValueError, match="activations in 16 bits"):
         read(DEEPSEEK | {"quantization_config": quark})
 
@@ -229,13 +244,19 @@ def test_the_file_beside_is_named_where_it_stands_against_it(tmp_path):
     for algorithm in ("FP8", "NVFP4", "MIXED_PRECISION"):
         beside = {"quantization": {"quant_algo": algorithm}}
         written(tmp_path, config=WITHOUT_QUANTISATION, hf_quant_config=beside)
-        with pytest.raises(ValueError, match=f"hf_quant_config.json: has modelopt {algorithm}"):
+        with pytest.raises(
+            ValueError, match=f"hf_quant_config.json: has modelopt {algorithm}"
+        ):
             read_file(tmp_path)
 
 
-def test_what_the_file_beside_excludes_counts_also_where_config_json_has_the_scheme(tmp_path):
+def test_what_the_file_beside_excludes_counts_also_where_config_json_has_the_scheme(
+    tmp_path,
+):
     config = config_of("Qwen3-235B")
-    beside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["*.mlp.experts*"]}}
+    beside = {
+        "quantization": {"quant_algo": "FP8", "exclude_modules": ["*.mlp.experts*"]}
+    }
     written(tmp_path, config=config, hf_quant_config=beside)
     with pytest.raises(ValueError, match="exclude_modules"):
         read_file(tmp_path)
@@ -268,7 +289,12 @@ def test_a_checkpoint_has_a_name_that_can_be_a_key(tmp_path, place, config_name,
             True,
         ),
         (DEEPSEEK | {"shared_expert_intermediate_size": 1024}, 0, 1024, False),
-        (DEEPSEEK | {"n_shared_experts": 1, "swiglu_limits_shared": [7.0] * 61}, 0, 2048, False),
+        (
+            DEEPSEEK | {"n_shared_experts": 1, "swiglu_limits_shared": [7.0] * 61},
+            0,
+            2048,
+            False,
+        ),
     ],
 )
 def test_shared_experts_are_so_many_of_the_others(config, count, width, has_gate):
@@ -286,7 +312,13 @@ def test_a_model_may_have_no_shared_experts(value):
 
 def test_a_layer_with_its_shared_experts_is_the_definition_that_includes_them():
     checkpoint = read(DEEPSEEK | {"n_shared_experts": 1})
-    for ranks, tensor_ranks, key in ((8, 1, "deepseek-v3-ep8"), (1, 8, "deepseek-v3-tp8")):
+    for ranks, tensor_ranks, key in (
+        (8, 1, "deepseek-v3-ep8"),
+        (1, 8, "deepseek-v3-tp8"),
+    ):
         names = catalogue.names(checkpoint.on(ranks, tensor_ranks, shared=1))
         keys = {form: catalogue.by_name()[name] for form, name in names.items()}
-        assert keys == {"sigmoid-bias": f"{key}-shared", "routed": f"{key}-shared-routed"}
+        assert keys == {
+            "sigmoid-bias": f"{key}-shared",
+            "routed": f"{key}-shared-routed",
+        }

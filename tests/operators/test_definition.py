@@ -17,7 +17,12 @@ from moebench.core import paths
 from moebench.models import add_model
 from moebench.operators import catalogue
 
-EXPERTS = ["gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale"]
+EXPERTS = [
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+]
 TOKENS = ["hidden_states", "hidden_states_scale"]
 BEFORE = {
     "ds": ["routing_logits", "routing_bias", *TOKENS],
@@ -178,7 +183,8 @@ def one_row_at_a_time(layer_key, arguments):
 
 
 @pytest.mark.parametrize(
-    ("layer_key", "offset"), [("small", 40), ("small-one-group", 20), ("small-renorm", 0)]
+    ("layer_key", "offset"),
+    [("small", 40), ("small-one-group", 20), ("small-renorm", 0)],
 )
 def test_reference_computes_what_the_design_describes(layer_key, offset):
     """As FIB builds it: a module of its own, with nothing of this repository in reach."""
@@ -201,7 +207,9 @@ def test_fib_judges_it_as_low_bit():
 def test_the_committed_json_is_what_the_command_writes(tmp_path, monkeypatch):
     """Otherwise FIB judges by a reference that nobody can read."""
     committed = texts_below(paths.ROOT / "definitions")
-    monkeypatch.setattr(paths, "definition_file", lambda name: tmp_path / f"{name}.json")
+    monkeypatch.setattr(
+        paths, "definition_file", lambda name: tmp_path / f"{name}.json"
+    )
     monkeypatch.setattr(add_model.workload_files, "make", lambda layer_key: (0, 0))
     assert cli.main(["data", "--write"]) == 0
     assert texts_below(tmp_path) == committed

@@ -29,7 +29,9 @@ def test_reference_computes_what_the_definition_describes():
         y = w2[expert] @ h
         expected[token] += weights[token, slot] * y
 
-    assert relative_error(moe_bf16.run(**inputs), expected) < 4e-3  # bf16 rounds to 2^-9
+    assert (
+        relative_error(moe_bf16.run(**inputs), expected) < 4e-3
+    )  # bf16 rounds to 2^-9
 
 
 LAYER = catalogue.operator("bf16")
@@ -111,5 +113,7 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 
 def test_counts_name_ids_of_the_wrong_width():
-    with pytest.raises(ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"
+    ):
         LAYER.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

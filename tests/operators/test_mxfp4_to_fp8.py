@@ -9,7 +9,13 @@ import pytest
 import torch
 from moebench import cli
 from moebench.models import mxfp4_to_fp8, scales
-from moebench.models.mxfp4_to_fp8 import MOST_SPAN, NotExact, experts_to_fp8, spans, to_fp8
+from moebench.models.mxfp4_to_fp8 import (
+    MOST_SPAN,
+    NotExact,
+    experts_to_fp8,
+    spans,
+    to_fp8,
+)
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 from moebench.operators.fp8.reference import dequantize
 from moebench.packing.references import outline
@@ -65,7 +71,9 @@ def test_bytes_may_go_by_any_name(scale_dtype):
     packed, bytes_of_scales = random_matrix(2, -3, 3)
     expected = to_fp8(packed, bytes_of_scales)
     matrix = to_fp8(packed.view(torch.int8), bytes_of_scales.view(scale_dtype))
-    assert torch.equal(matrix.weights.view(torch.uint8), expected.weights.view(torch.uint8))
+    assert torch.equal(
+        matrix.weights.view(torch.uint8), expected.weights.view(torch.uint8)
+    )
     assert torch.equal(matrix.scales, expected.scales)
 
 
@@ -79,7 +87,14 @@ def test_a_block_that_no_fp8_block_has_is_named_with_its_expert():
     with pytest.raises(NotExact) as caught:
         list(experts_to_fp8([good, good, (packed, bytes_of_scales)], "gemm2_weights"))
     message = str(caught.value)
-    for part in ("expert 2", "gemm2_weights", "block (1, 1)", "2^-30", "2^-5", "25 powers"):
+    for part in (
+        "expert 2",
+        "gemm2_weights",
+        "block (1, 1)",
+        "2^-30",
+        "2^-5",
+        "25 powers",
+    ):
         assert part in message
 
 
@@ -236,15 +251,22 @@ def test_a_checkpoint_whose_blocks_are_all_exact_is_one(checkpoint_folder, capsy
     ("tensors", "named"),
     [
         ({}, "no .safetensors file"),
-        ({"layers.0.ffn.experts.0.w1.scale": torch.zeros(2, 3, dtype=torch.uint8)}, "[2, 3]"),
+        (
+            {"layers.0.ffn.experts.0.w1.scale": torch.zeros(2, 3, dtype=torch.uint8)},
+            "[2, 3]",
+        ),
         ({"layers.0.ffn.experts.0.w1.scale": torch.zeros(256, 12)}, "torch.float32"),
     ],
 )
-def test_what_are_no_scales_of_mxfp4_gets_one_line(checkpoint_folder, refused, tensors, named):
+def test_what_are_no_scales_of_mxfp4_gets_one_line(
+    checkpoint_folder, refused, tensors, named
+):
     assert named in refused(checkpoint_folder(tensors))
 
 
-def test_a_file_that_is_no_safetensors_gets_one_line(checkpoint_folder, refused, tmp_path):
+def test_a_file_that_is_no_safetensors_gets_one_line(
+    checkpoint_folder, refused, tmp_path
+):
     folder = checkpoint_folder({})
     (tmp_path / "broken.safetensors").write_bytes(b"not one")
     assert "broken.safetensors" in refused(folder)

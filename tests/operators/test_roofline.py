@@ -33,7 +33,9 @@ def test_both_gpus_of_the_tables_have_all_rates():
 
 def bound_of(layer_key, name):
     """Return the bound of a case."""
-    (case,) = [case for case in catalogue.SIGMOID_BIAS.cases(layer_key) if case.name == name]
+    (case,) = [
+        case for case in catalogue.SIGMOID_BIAS.cases(layer_key) if case.name == name
+    ]
     return committed_workloads.bound(layer_key, case.uuid)
 
 
@@ -60,7 +62,10 @@ def test_without_a_local_row_only_routing_and_output_are_moved():
 
 def test_logits_of_the_wrong_width_are_named():
     with pytest.raises(ValueError, match=r"logits: got shape \(3, 64\)"):
-        stored = {"routing_logits": torch.zeros(3, 64), "routing_bias": torch.zeros(256)}
+        stored = {
+            "routing_logits": torch.zeros(3, 64),
+            "routing_bias": torch.zeros(256),
+        }
         catalogue.SIGMOID_BIAS.counts(workloads.recorded("full")[0], stored, "full")
 
 
@@ -75,7 +80,11 @@ def test_the_command_has_each_workloads_bound(layer_key, capsys):
         assert f"{bound.ms:.4f}" in shown
 
 
-def test_a_definition_without_workloads_names_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(paths, "workload_file", lambda definition, root=None: tmp_path / definition)
+def test_a_definition_without_workloads_names_the_command(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        paths, "workload_file", lambda definition, root=None: tmp_path / definition
+    )
     assert cli.main(["data", "qwen3-30b"]) == 2
     assert "moebench data qwen3-30b --write" in capsys.readouterr().err

@@ -15,7 +15,12 @@ SHARED = {
     "deepseek-v3-ep8-shared": ("DeepSeek-V3 EP8 + shared", 8, 32),
     "deepseek-v3-tp8-shared": ("DeepSeek-V3 TP8 + shared", 1, 256),
 }
-EXPERT_INPUTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+EXPERT_INPUTS = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 TOKENS = 20
 RANKS = 8
 
@@ -99,7 +104,9 @@ def test_behind_a_router_a_shared_expert_is_one_like_others():
     assert axes["top_k"].value == 11
     assert axes["num_local_experts"].value == 129
     assert "num_shared_experts" not in axes
-    assert "qwen3-next-shared" not in catalogue.layer_sizes()  # a gate is no input beside a router
+    assert (
+        "qwen3-next-shared" not in catalogue.layer_sizes()
+    )  # a gate is no input beside a router
 
 
 def test_the_bound_grows_by_the_bytes_of_one_expert():
@@ -116,5 +123,7 @@ def test_the_bound_grows_by_the_bytes_of_one_expert():
 def test_kernels_get_the_number_as_a_constant():
     for key, number in (("deepseek-v3-ep8-shared", 1), ("full", 0)):
         texts = packed_texts("mma_fused", key)
-        assert f"kNumSharedExperts = {number};" in texts["common/cuda/layer/problem.cuh"]
+        assert (
+            f"kNumSharedExperts = {number};" in texts["common/cuda/layer/problem.cuh"]
+        )
         assert f"NUM_SHARED_EXPERTS = {number}\n" in texts["common/host/problem.py"]

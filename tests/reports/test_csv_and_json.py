@@ -38,4 +38,6 @@ def test_json_holds_every_name_as_it_is_without_control_characters():
     name = "=a\x1b[2J\nb"
     text = csv_and_json.json_text(rows_with(name))
     assert "\x1b" not in text
-    assert json.loads(text) == [{"solution": name, "ms": -1.5, "passed": True, "log": "printed"}]
+    assert json.loads(text) == [
+        {"solution": name, "ms": -1.5, "passed": True, "log": "printed"}
+    ]

@@ -48,9 +48,15 @@ def test_a_check_finds_an_old_table_and_writes_nothing(root):
 
 @pytest.mark.parametrize(
     ("text", "problems"),
-    [("<!-- generated: u -->\n<!-- end of u -->\n", 2), ("<!-- generated: t -->\n", 1), ("", 1)],
+    [
+        ("<!-- generated: u -->\n<!-- end of u -->\n", 2),
+        ("<!-- generated: t -->\n", 1),
+        ("", 1),
+    ],
 )
-def test_a_marker_that_nothing_fills_and_a_table_without_place_are_problems(root, text, problems):
+def test_a_marker_that_nothing_fills_and_a_table_without_place_are_problems(
+    root, text, problems
+):
     (root / "docs/a.md").write_text(text)
     assert len(generated.update(True, TABLES, {}, root)) == problems
 

@@ -58,7 +58,11 @@ def test_starts_of_sglang_are_one_row_and_triton_is_the_first(written):
             "step_ms": {"prefill": 48.0, "decode": 4.8},
         }
 
-    runs = [one_batch("hopper_fused", 0.1), one_batch("triton", 0.1), one_batch("triton_2", 0.3)]
+    runs = [
+        one_batch("hopper_fused", 0.1),
+        one_batch("triton", 0.1),
+        one_batch("triton_2", 0.3),
+    ]
     written("sglang.jsonl", runs)
 
     triton, ours = engines.sglang_table(24).rows

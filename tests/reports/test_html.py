@@ -22,7 +22,9 @@ MARKUP = "<b>x</b></script><!--<script>\x1b[2J"
 
 CHOICES = ("definition", "hardware", "tolerance")
 
-pytestmark = pytest.mark.xdist_group("page")  # one worker makes it, and starts a browser
+pytestmark = pytest.mark.xdist_group(
+    "page"
+)  # one worker makes it, and starts a browser
 
 
 def page_of(tmp_path, *traces):
@@ -71,7 +73,9 @@ def test_a_page_of_all_records_is_under_3_mb(page_of_all):
 def test_a_view_is_offered_of_what_was_recorded_relaxed_first(tmp_path):
     by_default = trace("fast", 1, tolerance=DEFAULT)
     elsewhere = trace("fast", 1, hardware="NVIDIA  H100 ")
-    rows, results = results_of(page_of(tmp_path, by_default, trace("fast", 1), elsewhere))
+    rows, results = results_of(
+        page_of(tmp_path, by_default, trace("fast", 1), elsewhere)
+    )
     orders = results["orders"]
     assert orders["definition"] == ["full"]
     assert orders["hardware"] == ["NVIDIA H200", "NVIDIA  H100 "]
@@ -96,7 +100,9 @@ def test_a_number_has_six_digits_and_none_is_null(tmp_path):
 def test_a_range_is_shown_of_several_runs_alone(tmp_path):
     fast = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
     rows, _ = results_of(page_of(tmp_path, *fast, trace("slow", 1, 2.0)))
-    ranges = {row["solution"]: (row["runs"], row["ms_low"], row["ms_high"]) for row in rows}
+    ranges = {
+        row["solution"]: (row["runs"], row["ms_low"], row["ms_high"]) for row in rows
+    }
     assert ranges == {"fast": (3, 1.0, 1.5), "slow": (1, None, None)}
 
 
@@ -160,7 +166,9 @@ def test_a_column_sorts_both_ways(opened):
     assert down == up[::-1]
 
 
-@pytest.mark.parametrize("colours", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "colours", ["light", pytest.param("dark", marks=pytest.mark.slow)]
+)
 def test_it_needs_no_network_and_logs_no_error(opened, colours):
     driver = open_page(opened, colours)
     assert chosen(driver)[1:] == ["NVIDIA H200", "relaxed"]
@@ -168,7 +176,9 @@ def test_it_needs_no_network_and_logs_no_error(opened, colours):
 
     schemes = {url.partition(":")[0] for url in browser.requested(driver)}
     assert schemes <= {"file", "data", "blob"}
-    errors = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    errors = [
+        entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"
+    ]
     assert errors == []
 
 
@@ -180,7 +190,9 @@ def test_a_link_opens_the_view_that_it_was_taken_from(opened):
     matched = column(driver, "matched")
     choices = ["qwen3-30b", "NVIDIA H200", "contest"]
     assert chosen(driver) == choices
-    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []  # of single calls
+    assert (
+        driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []
+    )  # of single calls
 
     address = driver.execute_script("return location.hash")
     open_page(opened)
@@ -191,9 +203,13 @@ def test_a_link_opens_the_view_that_it_was_taken_from(opened):
 
 
 def test_an_address_hides_a_solution_and_one_of_nothing_opens_the_first_view(opened):
-    driver = open_page(opened, address="#hidden=hopper_fused&tolerance=none&sort=nothing")
+    driver = open_page(
+        opened, address="#hidden=hopper_fused&tolerance=none&sort=nothing"
+    )
     assert chosen(driver)[1:] == ["NVIDIA H200", "relaxed"]
-    visible = driver.execute_script("return figure.data.map(curve => [curve.meta, curve.visible])")
+    visible = driver.execute_script(
+        "return figure.data.map(curve => [curve.meta, curve.visible])"
+    )
     assert dict(visible)["hopper_fused"] == "legendonly"
     assert dict(visible)["deepgemm"] is True
 

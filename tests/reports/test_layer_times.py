@@ -27,7 +27,11 @@ ALL_REDUCE = {
     "layers_of_weights": 20,
     "rounds": 15,
     "tokens": 8,
-    "us": {"the layer alone": 10.0, "group's all-reduce": 22.04, "run_allreduce": 13.26},
+    "us": {
+        "the layer alone": 10.0,
+        "group's all-reduce": 22.04,
+        "run_allreduce": 13.26,
+    },
 }
 PEER = {
     "gpu": "NVIDIA H200",
@@ -92,7 +96,9 @@ def test_a_table_has_a_row_for_each_token_count_and_marks_the_fastest_sum(read_l
 def test_runs_have_tables_of_their_own_and_most_ranks_stand_first(read_lines):
     by_experts = ALL_REDUCE | {"split": "experts"}
     on_two = ALL_REDUCE | {"ranks": 2}
-    tables = all_reduce_tables(read_lines(AllReducePoint, on_two, by_experts, ALL_REDUCE))
+    tables = all_reduce_tables(
+        read_lines(AllReducePoint, on_two, by_experts, ALL_REDUCE)
+    )
 
     in_order = read_lines(AllReducePoint, ALL_REDUCE, by_experts, on_two)
     assert [table.title for table in tables] == [point.title for point in in_order]

@@ -70,7 +70,12 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
 
     bound_ms, *_ = rows.bound_ms[rows.tokens == 1]
     assert bound[:3] == ["DeepSeek-V3 TP8", "bound", f"{bound_ms:.3f}"]
-    assert fast[1:] == ["fast", Cell("0.500", "best"), Cell("0.750", "best"), *[None] * 7]
+    assert fast[1:] == [
+        "fast",
+        Cell("0.500", "best"),
+        Cell("0.750", "best"),
+        *[None] * 7,
+    ]
     assert slow[1:] == ["slow", Cell("1.500"), *[None] * 8]
 
 
@@ -109,6 +114,9 @@ def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
-    traces = [*everywhere("fast", 1.0, earlier_code="before X"), *everywhere("slow", 2.0)]
+    traces = [
+        *everywhere("fast", 1.0, earlier_code="before X"),
+        *everywhere("slow", 2.0),
+    ]
     rows = rows_of(tmp_path, traces)
     assert measured_with.in_full(rows).endswith("; fast: of earlier code: before X")

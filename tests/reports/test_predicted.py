@@ -16,7 +16,9 @@ def table_of(monkeypatch):
     monkeypatch.setattr(predicted, "SERVED_TOKENS", (8,))
 
     def table(*keys):
-        monkeypatch.setattr(predicted, "layers", lambda: [layer_of(key) for key in keys])
+        monkeypatch.setattr(
+            predicted, "layers", lambda: [layer_of(key) for key in keys]
+        )
         return predicted.table(RECORDS)
 
     return table

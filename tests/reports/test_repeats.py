@@ -42,7 +42,9 @@ def test_two_cards_lie_apart_by_their_medians_at_each_token_count(cells):
 
 def test_a_median_may_lie_in_the_range_in_the_stretched_range_or_in_neither(cells):
     both = repeats.with_verdicts(cells, "B", "A")
-    verdicts = both[["in_range", "in_spread"]].apply(tuple, axis=1).droplevel("uuid").to_dict()
+    verdicts = (
+        both[["in_range", "in_spread"]].apply(tuple, axis=1).droplevel("uuid").to_dict()
+    )
     assert verdicts == {
         ("fast", 1): (True, True),
         ("other", 1): (False, True),
@@ -51,7 +53,9 @@ def test_a_median_may_lie_in_the_range_in_the_stretched_range_or_in_neither(cell
 
 
 def test_ratios_to_the_fastest_are_geometric_means_over_the_workloads(cells):
-    assert repeats.over_fastest(cells, "B").to_dict() == pytest.approx({"fast": 1.0, "other": 2.0})
+    assert repeats.over_fastest(cells, "B").to_dict() == pytest.approx(
+        {"fast": 1.0, "other": 2.0}
+    )
     assert repeats.over_fastest(cells, "C")["other"] == pytest.approx(8**0.5)
 
 

@@ -23,7 +23,10 @@ def rows_of(traces):
 
 @pytest.mark.parametrize(
     ("protocol", "is_ranked"),
-    [("warmup=1 iterations=1 trials=1", False), ("warmup=10 iterations=50 trials=3", True)],
+    [
+        ("warmup=1 iterations=1 trials=1", False),
+        ("warmup=10 iterations=50 trials=3", True),
+    ],
 )
 def test_a_single_call_is_never_the_fastest(protocol, is_ranked):
     figures = run_table.figures_of(plan_of(protocol), rows_of([trace("fast", 1)]))

@@ -72,7 +72,11 @@ def test_a_page_of_a_solution_may_have_more_figures_than_records_give(root):
     (root / "solutions/a").mkdir(parents=True)
     page = root / "solutions/a/README.md"
     page.write_text(PAGE)
-    listed = [TIME, SAVING, sentence("takes {} us", "time", page="solutions/a/README.md", us="5.5")]
+    listed = [
+        TIME,
+        SAVING,
+        sentence("takes {} us", "time", page="solutions/a/README.md", us="5.5"),
+    ]
 
     assert len(problems_of(root, *listed)) == 1
     assert problems_of(root, *listed, check=False) == []
@@ -122,7 +126,10 @@ def test_what_a_figure_is_computed_from_may_be_gone(root, figures):
     ("text", "figures"),
     [
         ("1.5 GB and 3 times, 2x", ["1.5 GB", "3 times", "2x"]),
-        ("1,300 us; 47.3, 195.5 and 399.2 us", ["1,300 us", "47.3, 195.5 and 399.2 us"]),
+        (
+            "1,300 us; 47.3, 195.5 and 399.2 us",
+            ["1,300 us", "47.3, 195.5 and 399.2 us"],
+        ),
         ("torch 2.11.0, T=57 ms, v1.2s, a/3 s, 128 x 128", []),
         ("4.6 TB/s or 1522 TFLOP/s", ["4.6 TB/s", "1522 TFLOP/s"]),
     ],
@@ -147,4 +154,7 @@ def test_no_figure_of_this_repository_is_without_source():
         of_page = [each for each in sentences.listed() if each.page == page]
         matches, not_there = sentences.located(sentences.Page(page, text), of_page)
         covered = [match.span() for _, match in matches]
-        assert [*not_there, *sentences.without_source(sentences.Page(page, text), covered)] == []
+        assert [
+            *not_there,
+            *sentences.without_source(sentences.Page(page, text), covered),
+        ] == []

@@ -45,8 +45,13 @@ def test_an_important_column_stays_before_the_others():
 
 
 def test_all_columns_that_tell_rows_apart_stay():
-    rows = [["mine", "NVIDIA H200, relaxed", "14107", "1.5"], ["mine", "another GPU", "1", "2.5"]]
-    table = Table(["solution", "where", "T", "ms"], [rows], word_columns=2, key_columns=3)
+    rows = [
+        ["mine", "NVIDIA H200, relaxed", "14107", "1.5"],
+        ["mine", "another GPU", "1", "2.5"],
+    ]
+    table = Table(
+        ["solution", "where", "T", "ms"], [rows], word_columns=2, key_columns=3
+    )
     lines = shown(table, 43)
     assert rows_of(lines)[0] == ["mine", "NVIDIA H200, relaxed", "14107"]
 

@@ -12,7 +12,9 @@ def load(tmp_path):
     """
 
     def rows_of(*traces, solutions=("fast", "slow")):
-        rows, warnings = measurements.load([trace_set(tmp_path / "set", traces, solutions)])
+        rows, warnings = measurements.load(
+            [trace_set(tmp_path / "set", traces, solutions)]
+        )
         assert warnings == []
         return rows
 

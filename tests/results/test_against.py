@@ -22,9 +22,12 @@ def runs(*times):
 
 
 @pytest.mark.parametrize(
-    ("ms", "mark"), [(0.94, "faster"), (0.96, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")]
+    ("ms", "mark"),
+    [(0.94, "faster"), (0.96, ""), (1.049, ""), (1.051, "slower"), (3.0, "slower")],
 )
-def test_single_runs_are_marked_if_they_differ_by_more_than_five_percent(tmp_path, ms, mark):
+def test_single_runs_are_marked_if_they_differ_by_more_than_five_percent(
+    tmp_path, ms, mark
+):
     assert marks(tmp_path, [trace("a", 1, 1.0)], [trace("a", 1, ms)]) == [mark]
 
 
@@ -45,7 +48,9 @@ def test_a_failure_is_marked_when_it_is_new(tmp_path):
         ((1.2, 1.0), (0.99, 0.9), "faster"),
     ],
 )
-def test_several_runs_are_marked_if_their_ranges_do_not_overlap(tmp_path, before, after, mark):
+def test_several_runs_are_marked_if_their_ranges_do_not_overlap(
+    tmp_path, before, after, mark
+):
     assert marks(tmp_path, runs(*before), runs(*after)) == [mark]
 
 

@@ -24,7 +24,9 @@ ONE_CALL = "warmup=1 iterations=1 trials=1"
 def two_solutions(**changes):
     """Return traces of fast and slow on five workloads; slow is faster at T=80 alone."""
     traces = [trace("fast", tokens, ms, 20.0, **changes) for tokens, ms in FAST.items()]
-    traces += [trace("slow", tokens, ms, 20.0, **changes) for tokens, ms in SLOW.items()]
+    traces += [
+        trace("slow", tokens, ms, 20.0, **changes) for tokens, ms in SLOW.items()
+    ]
     return traces
 
 
@@ -75,7 +77,9 @@ def test_the_bound_is_unknown_without_the_routing(load, tmp_path):
     assert rows.bound_ms.isna().all()
 
 
-def test_the_fastest_of_a_workload_is_tied_and_the_others_say_by_how_much_they_are_not(load):
+def test_the_fastest_of_a_workload_is_tied_and_the_others_say_by_how_much_they_are_not(
+    load,
+):
     rows = load(*two_solutions())
     fast = row_at(rows, "fast", 80)
     assert fast.over_fastest == 2.0
@@ -198,8 +202,12 @@ def test_one_run_that_failed_fails_the_cell(load):
     assert math.isnan(row.ms)
 
 
-@pytest.mark.parametrize(("other", "is_tied"), [((1.09, 1.3), True), ((1.11, 1.3), False)])
-def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(load, other, is_tied):
+@pytest.mark.parametrize(
+    ("other", "is_tied"), [((1.09, 1.3), True), ((1.11, 1.3), False)]
+)
+def test_solutions_are_tied_where_the_ranges_of_their_runs_overlap(
+    load, other, is_tied
+):
     rows = load(*runs("fast", 1, 1.0, 1.1), *runs("slow", 1, *other))
     assert row_at(rows, "fast", 1).tied
     assert row_at(rows, "slow", 1).tied == is_tied
@@ -278,7 +286,9 @@ def test_a_data_set_without_sources_cannot_tell(load):
 def test_a_comment_leaves_traces_of_another_data_set_current(load):
     """The fingerprint stays, though FIB's hash, of every byte, does not."""
     same = fingerprint(solution("fast"))
-    rows = load(trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x"))
+    rows = load(
+        trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x")
+    )
     assert row_at(rows, "fast", 1).source == "current"
     assert row_at(rows, "slow", 1).source == "stale"
 

@@ -65,8 +65,14 @@ def delayed_barrier(text):
     producer refills late, a consumer reads late.
     """
     text = with_one_replaced(
-        text, '#include "smem_addr.cuh"\n', '#include "pdl.cuh"\n#include "smem_addr.cuh"\n'
+        text,
+        '#include "smem_addr.cuh"\n',
+        '#include "pdl.cuh"\n#include "smem_addr.cuh"\n',
     )
-    text = with_one_replaced(text, MBAR_WAIT, MBAR_WAIT.replace("mbar_wait", "mbar_wait_at_once"))
-    wrapped = f"{MBAR_WAIT}\n  mbar_wait_at_once(bar, phase);\n  {AFTER_MBAR_WAIT}\n}}\n\n"
+    text = with_one_replaced(
+        text, MBAR_WAIT, MBAR_WAIT.replace("mbar_wait", "mbar_wait_at_once")
+    )
+    wrapped = (
+        f"{MBAR_WAIT}\n  mbar_wait_at_once(bar, phase);\n  {AFTER_MBAR_WAIT}\n}}\n\n"
+    )
     return with_one_replaced(text, "// ---- release:", f"{wrapped}// ---- release:")

@@ -55,7 +55,12 @@ LAYERS = ("full", "held-out", "qwen3-30b-routed")
 TOKENS = (1, 7, 33, 200, 230, 1000, 5000)  # a count for each regime of each solution
 HELD_SMS = (60, 90, 120)
 SPIN_SECONDS = 0.002
-WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+WEIGHTS = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 SPIN = r"""
 extern "C" __global__ void spin(long long cycles) {
   extern __shared__ char all_of_an_sm[];
@@ -162,7 +167,9 @@ def why_not_here(name, layer):
 
 def arguments_of(layer, num_tokens, weights):
     """Return the inputs of a call in the definition's order; weights are shared by all calls."""
-    inputs = layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens) | weights
+    inputs = (
+        layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens) | weights
+    )
     return [inputs[name] for name in layer_inputs.catalogue.definition(layer).inputs]
 
 
@@ -289,7 +296,9 @@ def stress(layer, name, builds, options):
         for load in loads(options.streams):
             begin = time.monotonic()
             deadline = begin + options.seconds
-            num_calls, wrong = under_load(solution, calls, load, options.calls, deadline)
+            num_calls, wrong = under_load(
+                solution, calls, load, options.calls, deadline
+            )
             seconds = time.monotonic() - begin
 
             differing = sum(wrong.values())
@@ -305,7 +314,9 @@ def main():
     parser.add_argument("--layers", nargs="+", default=LAYERS)
     parser.add_argument("--streams", nargs="+", type=int, default=(1, 2, 3, 4))
     parser.add_argument("--calls", type=int, default=2000, help="of each load")
-    parser.add_argument("--seconds", type=float, default=60, help="of each load at most")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="of each load at most"
+    )
     options = parser.parse_args()
 
     bad = 0

@@ -23,7 +23,9 @@ def test_every_call_under_load_is_as_alone(solution):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("solution", ["hopper_fused_invariant", "hopper_fused", "mma_fused"])
+@pytest.mark.parametrize(
+    "solution", ["hopper_fused_invariant", "hopper_fused", "mma_fused"]
+)
 def test_a_delayed_build_waits_at_every_barrier(solution):
     texts = packed_texts(solution, "full")
     changed = delays.delayed(texts)

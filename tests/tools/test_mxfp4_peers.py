@@ -13,7 +13,9 @@ from moebench.operators import catalogue
 from moebench.operators.fp8 import mxfp4
 from moebench.operators.fp8.reference import dequantize
 
-spec = importlib.util.spec_from_file_location("mxfp4_peers", paths.ROOT / "tools/mxfp4_peers.py")
+spec = importlib.util.spec_from_file_location(
+    "mxfp4_peers", paths.ROOT / "tools/mxfp4_peers.py"
+)
 peers = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(peers)
 
@@ -32,7 +34,9 @@ def inputs_of(case):
 
 
 def test_weights_with_typical_scales_are_exact_in_fp8():
-    case = next(each for each in catalogue.MXFP4.cases(SMALL) if each.name == "odd-length")
+    case = next(
+        each for each in catalogue.MXFP4.cases(SMALL) if each.name == "odd-length"
+    )
     inputs = inputs_of(case)
     converted = peers.as_fp8(inputs)
 

@@ -45,12 +45,16 @@ WIDE2 = FITS._replace(block_m=32)
 
 @pytest.fixture(scope="module")
 def solution():
-    built = BuilderRegistry.get_instance().build(definition("small"), pack(tune.SOLUTION)["small"])
+    built = BuilderRegistry.get_instance().build(
+        definition("small"), pack(tune.SOLUTION)["small"]
+    )
     return import_module(built.metadata.misc["module_name"])
 
 
 @pytest.mark.slow
-def test_what_does_not_compile_spills_or_does_not_fit_is_left_out(solution, monkeypatch):
+def test_what_does_not_compile_spills_or_does_not_fit_is_left_out(
+    solution, monkeypatch
+):
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     expected = {
         FITS._replace(per_sm=40): "does not fit",
@@ -75,7 +79,12 @@ def test_what_fits_by_its_registers_and_shared_memory():
 
 @pytest.mark.parametrize(
     ("per_sm", "shared", "registers", "spilled"),
-    [(2, 227 * 1024 + 1, 128, 0), (2, 120_000, 128, 0), (2, 100_000, 128, 8), (3, 100_000, 255, 0)],
+    [
+        (2, 227 * 1024 + 1, 128, 0),
+        (2, 120_000, 128, 0),
+        (2, 100_000, 128, 8),
+        (3, 100_000, 255, 0),
+    ],
 )
 def test_what_does_not_fit(per_sm, shared, registers, spilled):
     assert prune.why_left_out(FITS._replace(per_sm=per_sm), shared, registers, spilled)
@@ -129,7 +138,9 @@ def test_a_line_written_is_what_the_solution_reads(monkeypatch):
     gemm2 = Candidate(*choice.gemm2, "gemm2", False)
 
     assert tune.with_row(table, *row, choice) == table
-    assert tune.with_row(table.replace(first, ""), *row, choice_of(gemm1, gemm2)) == table
+    assert (
+        tune.with_row(table.replace(first, ""), *row, choice_of(gemm1, gemm2)) == table
+    )
     assert tune.with_row(header, *row, choice) == header + first
 
 
@@ -148,7 +159,9 @@ class Search:
         # two tokens on this rank
         experts = [[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]]
         expert = torch.tensor(experts, dtype=torch.int32)
-        self.prepared = [prepare(solution.__package__, operands(SIZES, 4, "cpu"), expert)]
+        self.prepared = [
+            prepare(solution.__package__, operands(SIZES, 4, "cpu"), expert)
+        ]
         self.present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
         self.record = record
         self.measured = []
@@ -163,7 +176,9 @@ class Search:
             return measure(candidate, *rest) - candidate.num_warps
 
         monkeypatch.setattr(tune, "measured", measured)
-        monkeypatch.setattr(tune, "left_out", lambda pool, candidates: dict.fromkeys(candidates))
+        monkeypatch.setattr(
+            tune, "left_out", lambda pool, candidates: dict.fromkeys(candidates)
+        )
         monkeypatch.setattr(tune, "other_groups", lambda pair: [])
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
@@ -249,5 +264,7 @@ def status_of(monkeypatch, no_gpu):
         ("cutlass_tiles/time_tiles.py", "7", 1),
     ],
 )
-def test_a_command_helps_or_says_that_it_cannot_run(status_of, script, argument, status):
+def test_a_command_helps_or_says_that_it_cannot_run(
+    status_of, script, argument, status
+):
     assert status_of(script, argument) == status

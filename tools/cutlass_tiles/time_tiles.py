@@ -112,7 +112,9 @@ def time_all(tiles: Tiles, batch: Batch, num_tokens: int) -> int:
 
 def main(argv: list[str]) -> int:
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("time_tiles.py", description=__doc__, formatter_class=layout)
+    parser = argparse.ArgumentParser(
+        "time_tiles.py", description=__doc__, formatter_class=layout
+    )
     parser.add_argument("tokens", nargs="+", type=count(), metavar="T")
     args = parser.parse_args(argv)
     if not torch.cuda.is_available():

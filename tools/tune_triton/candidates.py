@@ -9,7 +9,12 @@ from typing import NamedTuple
 
 # (GEMM, whether gemm1 applies SwiGLU itself, BLOCK_N). gemm1's BLOCK_N is always 128, a
 # quantisation group of h.
-FORMS = (("gemm1", True, 128), ("gemm1", False, 128), ("gemm2", False, 64), ("gemm2", False, 128))
+FORMS = (
+    ("gemm1", True, 128),
+    ("gemm1", False, 128),
+    ("gemm2", False, 64),
+    ("gemm2", False, 128),
+)
 BLOCK_MS = (16, 32, 64, 128)
 FIRST_GROUP = 8
 GROUPS = (1, 4, 8, 16, 32)
@@ -35,7 +40,9 @@ class Candidate(NamedTuple):
     fused: bool  # gemm1 applies SwiGLU itself; False for gemm2
 
 
-Times = dict[Candidate, float | str]  # microseconds, or the reason why it could not be timed
+Times = dict[
+    Candidate, float | str
+]  # microseconds, or the reason why it could not be timed
 
 
 def useful_block_ms(rows_per_expert: float) -> list[int]:
@@ -43,7 +50,9 @@ def useful_block_ms(rows_per_expert: float) -> list[int]:
 
     rows_per_expert: the mean over experts that have any rows.
     """
-    holding = next((block for block in BLOCK_MS if block >= rows_per_expert), BLOCK_MS[-1])
+    holding = next(
+        (block for block in BLOCK_MS if block >= rows_per_expert), BLOCK_MS[-1]
+    )
     return [block for block in BLOCK_MS if holding // 4 <= block <= 2 * holding]
 
 

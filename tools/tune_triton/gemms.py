@@ -136,7 +136,9 @@ def check(output: torch.Tensor, expected: torch.Tensor) -> None:
     is_wrong = ~(difference <= TOLERANCE * expected.norm(dim=1))
     if is_wrong.any():
         count = int(is_wrong.sum())
-        raise ValueError(f"{count} of {len(expected)} rows differ from the present tiles'")
+        raise ValueError(
+            f"{count} of {len(expected)} rows differ from the present tiles'"
+        )
 
 
 def times_us(calls: list[Callable], repeats: int) -> list[float]:

@@ -23,9 +23,13 @@ from pebble import ProcessPool
 from rich.progress import track
 from triton.backends.compiler import GPUTarget
 
-SM_SHARED = 228 * 1024  # bytes on sm_90 and sm_100; every resident block takes 1024 beside its own
+SM_SHARED = (
+    228 * 1024
+)  # bytes on sm_90 and sm_100; every resident block takes 1024 beside its own
 SM_REGISTERS = 65536
-RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)")  # a line of `cuobjdump -res-usage`
+RESOURCES = re.compile(
+    r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)"
+)  # a line of `cuobjdump -res-usage`
 
 # In a compiling process: functions that compile what a call would launch, and a layer whose tensors
 # have no storage.
@@ -33,7 +37,9 @@ launches = []
 layer = None
 
 
-def why_left_out(candidate: Candidate, shared: int, registers: int, spilled: int) -> str | None:
+def why_left_out(
+    candidate: Candidate, shared: int, registers: int, spilled: int
+) -> str | None:
     """Return why a candidate that compiles is not worth timing, or None if it is.
 
     shared: bytes of shared memory of a block. registers: of a thread. spilled: bytes of a thread.
@@ -54,7 +60,9 @@ def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str 
     pool: processes whose initializer is `start`.
     """
     # per_sm and programs size the grid and change no code, so candidates share binaries.
-    compiled_as = {candidate: candidate._replace(per_sm=1, programs=1) for candidate in wanted}
+    compiled_as = {
+        candidate: candidate._replace(per_sm=1, programs=1) for candidate in wanted
+    }
     compiling = {}
     for each in dict.fromkeys(compiled_as.values()):
         compiling[each] = pool.schedule(compiled, [each])
@@ -69,7 +77,9 @@ def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str 
     return reasons
 
 
-def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: int) -> None:
+def start(
+    architecture: str, package: Path, sizes: tuple[int, int, int], top_k: int
+) -> None:
     """Make Triton in this process compile for an architecture, and launch nothing.
 
     architecture: such as "sm_90". package: folder of the triton_fused_v2 that FIB has built. sizes:
@@ -95,7 +105,9 @@ def start(architecture: str, package: Path, sizes: tuple[int, int, int], top_k: 
     launch_module = import_module(f"{package.name}.common.host.launch")
     launch_module.SUPPORTED = False  # else launch_quickly would bypass JITFunction
 
-    expert = torch.zeros(1024, top_k, dtype=torch.int32)  # any number of tokens gives the same code
+    expert = torch.zeros(
+        1024, top_k, dtype=torch.int32
+    )  # any number of tokens gives the same code
     layer = prepare(package.name, operands(sizes, len(expert), "meta"), expert)
 
 
@@ -110,6 +122,8 @@ def compiled(candidate: Candidate) -> tuple[int, int, int]:
         file.write(kernel.asm["cubin"])
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout
     registers, stack, local = map(int, RESOURCES.search(text).groups())
     return kernel.metadata.shared, registers, stack + local

@@ -19,7 +19,9 @@ def local(expert: torch.Tensor, first: int, layer_key: str) -> torch.Tensor:
     expert: [T, top-k], global numbers. first: the global number of the rank's first expert.
     """
     number = expert.long() - first
-    is_local = (number >= 0) & (number < catalogue.layer_sizes()[layer_key]["num_local_experts"])
+    is_local = (number >= 0) & (
+        number < catalogue.layer_sizes()[layer_key]["num_local_experts"]
+    )
     return torch.where(is_local, number, -1).to(torch.int32)
 
 
@@ -39,7 +41,9 @@ def drawn(layer_key: str, num_tokens: int, layer_count: int) -> list[torch.Tenso
     return layers
 
 
-def recorded(folder: Path, layer_key: str, num_tokens: int, most: int) -> list[torch.Tensor]:
+def recorded(
+    folder: Path, layer_key: str, num_tokens: int, most: int
+) -> list[torch.Tensor]:
     """Return up to `most` routings, as `local` returns them, from the files of a folder.
 
     A file with at least num_tokens tokens gives one for each rank that any of its first num_tokens

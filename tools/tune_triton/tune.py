@@ -34,7 +34,16 @@ from candidates import (
 )
 from flashinfer_bench import Solution
 from flashinfer_bench.compile import BuilderRegistry
-from gemms import PreparedLayer, check, gemm1, gemm2, operands, prepare, times_us, values
+from gemms import (
+    PreparedLayer,
+    check,
+    gemm1,
+    gemm2,
+    operands,
+    prepare,
+    times_us,
+    values,
+)
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.atomic_file import write_atomically
@@ -51,10 +60,14 @@ TABLE = paths.SOLUTIONS / "common" / "triton" / "gemms" / "tiles.csv"
 TOKENS = [1, 8, 32, 128, 256, 1024, 4096, 14107]
 REPEATS = 3  # runs of a candidate with each routing
 ROUNDS = 9  # runs of the best and the present pair with each routing, at the end
-TILE_FIELDS = 6  # fields of the solution's Tile in tiles.csv, with which a Candidate begins
+TILE_FIELDS = (
+    6  # fields of the solution's Tile in tiles.csv, with which a Candidate begins
+)
 
 
-def measured(candidate: Candidate, times: Times, prepared: list[PreparedLayer]) -> float:
+def measured(
+    candidate: Candidate, times: Times, prepared: list[PreparedLayer]
+) -> float:
     """Return the microseconds of a candidate's GEMM, the median over routings.
 
     gemm2 gets the result of the best gemm1 with its BLOCK_M. Raises ValueError where the
@@ -102,7 +115,9 @@ def tune(
     num_tokens = len(prepared[0].expert)
     pair = best_pair(times)
     if not pair:
-        raise CannotRun(f"T={num_tokens}: no gemm1 and gemm2 that are right; {record} says why")
+        raise CannotRun(
+            f"T={num_tokens}: no gemm1 and gemm2 that are right; {record} says why"
+        )
 
     best_choice = choice_of(*pair)
     present_us, best_us = both_times_us(prepared, present, best_choice)
@@ -140,7 +155,8 @@ def time_candidates(
     for candidate, reason in left_out(pool, untimed).items():
         try:
             times[candidate] = reason or measured(candidate, times, prepared)
-        except Exception as error:  # out of resources, or a wrong result; the others go on
+        except Exception as error:
+            # out of resources, or a wrong result; the others go on
             times[candidate] = first_line(error)
         write_atomically(record, json.dumps(list(times.items())))
         # raises where the device is lost; the next run continues after this candidate
@@ -211,7 +227,11 @@ def tuning_of(layer_key: str) -> Tuning:
     built = BuilderRegistry.get_instance().build(definition(layer_key), packed)
     solution = import_module(built.metadata.misc["module_name"])
     layer = catalogue.layer_sizes()[layer_key]
-    sizes = (layer["num_local_experts"], layer["hidden_size"], layer["intermediate_size"])
+    sizes = (
+        layer["num_local_experts"],
+        layer["hidden_size"],
+        layer["intermediate_size"],
+    )
     tiles = import_module(solution.choose.__module__)
     return Tuning(packed, solution, layer_key, sizes, tiles.sizes_of(*sizes))
 
@@ -237,7 +257,9 @@ def tuned_choices(
     with ProcessPool(context=spawn, initializer=start, initargs=compiler_args) as pool:
         for num_tokens, layers in routings.items():
             block_ms = useful_block_ms(rows_per_expert(layers))
-            prepared = [prepare(tuning.solution.__package__, tensors, ids) for ids in layers]
+            prepared = [
+                prepare(tuning.solution.__package__, tensors, ids) for ids in layers
+            ]
             candidates = grid(block_ms, tuning.gpu.multiprocessors)
             record = Path(f"tune_{tuning.name}_t{num_tokens}_{digest}.json")
             present = tuning.present_choice(num_tokens)
@@ -246,7 +268,9 @@ def tuned_choices(
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("tune.py", description=__doc__, formatter_class=layout)
+    parser = argparse.ArgumentParser(
+        "tune.py", description=__doc__, formatter_class=layout
+    )
     add = parser.add_argument
     add(
         "--definition",
@@ -257,7 +281,14 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         help="FP8 MoE with the router inside; default: full",
     )
     tokens_help = f"default: {TOKENS}"
-    add("--tokens", nargs="+", type=count(), default=TOKENS, metavar="T", help=tokens_help)
+    add(
+        "--tokens",
+        nargs="+",
+        type=count(),
+        default=TOKENS,
+        metavar="T",
+        help=tokens_help,
+    )
     routing_help = "expert ids recorded in an engine; default: as the workloads'"
     add("--routing", type=Path, metavar="FOLDER", help=routing_help)
     layers_help = "routings for each T, at most; default: 4"

@@ -54,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of `moebench data`, or a name; default: the first one that was recorded",
     )
     add(
-        "--solutions", nargs="+", default=[], metavar="NAME", help="default: all that were recorded"
+        "--solutions",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="default: all that were recorded",
     )
     add(
         "--tolerance",
@@ -73,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs differ, or wrong now",
     )
     add(
-        "--html", type=output_file, metavar="FILE", help="a page to explore, which needs no network"
+        "--html",
+        type=output_file,
+        metavar="FILE",
+        help="a page to explore, which needs no network",
     )
     add(
         "--csv",
@@ -129,7 +136,9 @@ def show_changes(after: list[Path], args: argparse.Namespace) -> int:
     show_warnings(warnings)
 
     if not (rows.side == "both").any():
-        raise CannotRun("--against: nothing was run on both sides under the same conditions")
+        raise CannotRun(
+            "--against: nothing was run on both sides under the same conditions"
+        )
     return 1 if rows.mark.isin(against.WORSE).any() else 0
 
 
@@ -143,7 +152,9 @@ def check_outputs(outputs: dict[str, Path], traces: list[Path]) -> None:
     for name, path in outputs.items():
         file = path.resolve()
         if file in read:
-            raise UserError(f"--{name}: got {path}, want another file: the traces are read from it")
+            raise UserError(
+                f"--{name}: got {path}, want another file: the traces are read from it"
+            )
         if file in options:
             raise UserError(
                 f"--{name}: got {path}, want another file: --{options[file]} writes it, too"
@@ -158,7 +169,9 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     """
     rows = rows[rows.clock == args.clock]
     if rows.empty:
-        raise UserError(f"--clock: got {args.clock}, but none of these traces was timed by it")
+        raise UserError(
+            f"--clock: got {args.clock}, but none of these traces was timed by it"
+        )
 
     if args.definition:
         rows = rows[rows.definition == recorded_definition(args.definition, rows)]
@@ -177,7 +190,9 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
     # in the order of `moebench data`, then those that it does not list
     names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
     places = {name: place for place, name in enumerate(names)}
-    return rows.sort_values("definition", key=lambda each: each.map(places), kind="stable")
+    return rows.sort_values(
+        "definition", key=lambda each: each.map(places), kind="stable"
+    )
 
 
 def recorded_definition(wanted: str, rows: pd.DataFrame) -> str:

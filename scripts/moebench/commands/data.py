@@ -15,7 +15,13 @@ from moebench.reports.table import Table
 from moebench.reports.terminal import InTerminal, console
 
 # Size of a layer -> how the table calls it
-SIZES = {"num_experts": "E", "hidden_size": "H", "intermediate_size": "I", "n": "N", "k": "K"}
+SIZES = {
+    "num_experts": "E",
+    "hidden_size": "H",
+    "intermediate_size": "I",
+    "n": "N",
+    "k": "K",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="list their workloads; default: definitions",
     )
-    add("--write", action="store_true", help="write their files and tensors, of all by default")
+    add(
+        "--write",
+        action="store_true",
+        help="write their files and tensors, of all by default",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,7 +64,9 @@ def definitions_table() -> Table:
             if name in sizes:
                 parts.append(f"{short} {sizes[name]}")
         rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
-    return Table(["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4)
+    return Table(
+        ["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4
+    )
 
 
 def workloads_table(key: str) -> Table:

@@ -15,7 +15,9 @@ from moebench.reports.docs.pages import FIGURES, TABLES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    parser.add_argument(
+        "--check", action="store_true", help="only say what is out of date"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

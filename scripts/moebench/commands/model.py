@@ -57,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks that have a slice each of every expert; default: 1",
     )
-    option("--shared", action="store_true", help="with its shared experts, behind the others")
+    option(
+        "--shared",
+        action="store_true",
+        help="with its shared experts, behind the others",
+    )
     option(
         "--limit",
         type=float,
@@ -80,7 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the scales of experts in MXFP4 from the folder's .safetensors files, and say "
         "how many blocks of 128 x 128 are exact as FP8; exit status 1: not all",
     )
-    option("--add", metavar="KEY", help="write its definition and workloads, under this key")
+    option(
+        "--add",
+        metavar="KEY",
+        help="write its definition and workloads, under this key",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -105,9 +113,13 @@ def check_scales(args: argparse.Namespace) -> int:
     """Print how many blocks of a checkpoint in MXFP4 are exact as FP8; return the exit status, 0 if
     all are.
     """
-    checkpoint = checkpoint_of(args, Assumptions(fp8_activations=True, limit=args.limit))
+    checkpoint = checkpoint_of(
+        args, Assumptions(fp8_activations=True, limit=args.limit)
+    )
     if checkpoint.kind != "mxfp4":
-        raise UserError(f"--check-scales: got weights in {checkpoint.storage}, want MXFP4")
+        raise UserError(
+            f"--check-scales: got weights in {checkpoint.storage}, want MXFP4"
+        )
 
     folder = args.config if args.config.is_dir() else args.config.parent
     tally = scales.check_scales(folder, checkpoint)
@@ -126,7 +138,9 @@ def checkpoint_of(args: argparse.Namespace, assumed: Assumptions) -> Checkpoint:
     except ValueError as error:  # no JSON, too
         raise UserError(f"{args.config}: {error}") from error
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}, want a config.json") from error
+        raise UserError(
+            f"{error.filename}: {error.strerror}, want a config.json"
+        ) from error
 
 
 def rank_layer(args: argparse.Namespace) -> RankLayer:
@@ -146,7 +160,9 @@ def rank_layer(args: argparse.Namespace) -> RankLayer:
         sizes_with_shared = checkpoint.on(args.ep, args.tp, checkpoint.shared.count)
         keys = keys_by_form(sizes_with_shared, checkpoint.kind)
         with_shared = [key for key in keys.values() if key]
-    return RankLayer(checkpoint, sizes, keys_by_form(sizes, checkpoint.kind), with_shared)
+    return RankLayer(
+        checkpoint, sizes, keys_by_form(sizes, checkpoint.kind), with_shared
+    )
 
 
 def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
@@ -160,7 +176,9 @@ def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
     if shared is None:
         raise ValueError("--shared: the model has no shared experts")
     if shared.why_not_appended:
-        raise ValueError(f"--shared: the model's cannot be appended: {shared.why_not_appended}")
+        raise ValueError(
+            f"--shared: the model's cannot be appended: {shared.why_not_appended}"
+        )
     return shared.count
 
 
@@ -170,16 +188,22 @@ def wrapped(rows: Facts) -> list[str]:
     for name, text in rows:
         first = name.ljust(INDENT)
         rest = " " * INDENT
-        lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=first, subsequent_indent=rest
+        )
     return lines
 
 
-def next_commands(args: argparse.Namespace, layer: RankLayer, servings: list[Serving]) -> list[str]:
+def next_commands(
+    args: argparse.Namespace, layer: RankLayer, servings: list[Serving]
+) -> list[str]:
     """Return commands that can be typed as they are: add the layer, measure it, use it."""
     lines = []
     keys = layer.keys
     if not any(keys.values()):
-        new_key = free_key(layer, Split(args.ep, args.tp, layer.sizes["num_shared_experts"]))
+        new_key = free_key(
+            layer, Split(args.ep, args.tp, layer.sizes["num_shared_experts"])
+        )
         lines.append(f"{args.command_line} --add {new_key}")
         keys = add_model.keys_of(new_key, keys)
 

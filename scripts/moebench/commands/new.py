@@ -32,8 +32,13 @@ from moebench.packing.manifest import (
     solution_names,
 )
 
-TEMPLATES = Path(__file__).with_name("new_solution")  # a folder for each START that is no solution
-NOT_COPIED = (".pyc", ".md")  # compiled code, and pages that are about the original alone
+TEMPLATES = Path(__file__).with_name(
+    "new_solution"
+)  # a folder for each START that is no solution
+NOT_COPIED = (
+    ".pyc",
+    ".md",
+)  # compiled code, and pages that are about the original alone
 REPOSITORY_FOLDERS = {"definitions", "workloads", "traces", "solutions"}
 
 # Parts of a manifest's text. A table of TOML ends before the next one or at the end of the file.
@@ -77,7 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="what it shall serve; default: full and small, or what the original serves",
     )
-    add("--author", metavar="NAME", help="default: git's user.name, else your login name")
+    add(
+        "--author",
+        metavar="NAME",
+        help="default: git's user.name, else your login name",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -88,7 +97,9 @@ def main(args: argparse.Namespace) -> int:
 
     files = files_of(original, args.name)
     text = files[MANIFEST].decode()
-    files[MANIFEST] = manifest_of_copy(text, args.name, author, args.definition).encode()
+    files[MANIFEST] = manifest_of_copy(
+        text, args.name, author, args.definition
+    ).encode()
 
     folder = paths.new_solutions() / args.name
     if not paths.IN_CLONE:
@@ -125,7 +136,9 @@ def original_named(name: str) -> Original:
         return Original(name, known_starts[name], is_start=True)
 
     if name not in solution_names():
-        raise UserError(f"--from: {unknown('solution', name, [*known_starts, *solution_names()])}")
+        raise UserError(
+            f"--from: {unknown('solution', name, [*known_starts, *solution_names()])}"
+        )
     return Original(name, paths.SOLUTIONS / name, is_start=False)
 
 
@@ -137,12 +150,20 @@ def check_name(name: str) -> None:
         raise UserError(
             f"NAME: got {name!r}, want lower-case letters, digits and underscores, a letter first"
         )
-    if name in NOT_SOLUTIONS or name in solution_names() or (paths.SOLUTIONS / name).exists():
-        raise UserError(f"NAME: there is a solutions/{name}/ already, want another name")
+    if (
+        name in NOT_SOLUTIONS
+        or name in solution_names()
+        or (paths.SOLUTIONS / name).exists()
+    ):
+        raise UserError(
+            f"NAME: there is a solutions/{name}/ already, want another name"
+        )
 
     owner = owner_of(name)
     if owner:
-        raise UserError(f"NAME: got {name!r}, which is {owner}; want another name, as my_{name}")
+        raise UserError(
+            f"NAME: got {name!r}, which is {owner}; want another name, as my_{name}"
+        )
 
 
 def owner_of(name: str) -> str | None:
@@ -189,7 +210,9 @@ def default_author() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:  # a user id without a name, as containers have
-        raise UserError("--author: want your name; git config user.name has none") from error
+        raise UserError(
+            "--author: want your name; git config user.name has none"
+        ) from error
 
 
 def checked_author(author: str) -> str:
@@ -201,7 +224,9 @@ def checked_author(author: str) -> str:
     author = author.strip()
     is_folder_name = re.fullmatch(r"[^./\\][^/\\]*", author) is not None
     if not is_folder_name or not author.isprintable():
-        raise UserError(f"--author: got {author!r}, want a name without / that a folder can have")
+        raise UserError(
+            f"--author: got {author!r}, want a name without / that a folder can have"
+        )
     return author
 
 
@@ -217,7 +242,9 @@ def files_of(original: Original, name: str) -> dict[str, bytes]:
     files = {}
     for path in original.folder.rglob("*"):
         if path.is_file() and path.suffix not in NOT_COPIED:
-            relative = path.relative_to(original.folder).as_posix().removesuffix(".template")
+            relative = (
+                path.relative_to(original.folder).as_posix().removesuffix(".template")
+            )
             files[relative] = path.read_bytes().replace(old_include, new_include)
     return files
 

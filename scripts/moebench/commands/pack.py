@@ -27,7 +27,9 @@ NO_PLUGIN = "no plugin, as its router is inside or it takes no bf16 tokens"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: every solution")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="default: every solution"
+    )
     output_form = parser.add_mutually_exclusive_group()
     output_form.add_argument(
         "--package",
@@ -42,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write FOLDER/solutions/, which FlashInfer's Trace Apply reads",
     )
     output_form.add_argument(
-        "--build", action="store_true", help="also compile the CUDA and C++ sources; needs no GPU"
+        "--build",
+        action="store_true",
+        help="also compile the CUDA and C++ sources; needs no GPU",
     )
     parser.add_argument(
         "--definition",
@@ -80,12 +84,16 @@ def write(args: argparse.Namespace) -> list[Path]:
     if args.package:
         return python_package.pack_packages(args.names, args.package, args.definition)
     if args.trace_apply:
-        return trace_apply.pack_for_trace_apply(args.names, args.trace_apply, args.definition)
+        return trace_apply.pack_for_trace_apply(
+            args.names, args.trace_apply, args.definition
+        )
     return pack.write_packed(args.names)
 
 
 def say_what_has_no_plugin(packages: list[Path]) -> None:
     """Print which of the packages hold no adapter that vLLM finds as a plugin."""
-    without_plugin = [str(path) for path in packages if not (path / "for_vllm.py").exists()]
+    without_plugin = [
+        str(path) for path in packages if not (path / "for_vllm.py").exists()
+    ]
     if without_plugin:
         print(f"{', '.join(without_plugin)}: {NO_PLUGIN}", file=sys.stderr)

@@ -46,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"({', '.join(KINDS)}); default: a few",
     )
     add("--calls", type=count(), default=10, help="default: 10")
-    add("--counters", action="store_true", help="hardware counters of each launch, through ncu")
+    add(
+        "--counters",
+        action="store_true",
+        help="hardware counters of each launch, through ncu",
+    )
     add(
         "--records",
         type=output_folder,
@@ -95,7 +99,9 @@ def main(args: argparse.Namespace) -> int:
         if records:
             console().print(InTerminal(titled_table(records)))
 
-    is_doubtful = any(workload.warnings for record in records for workload in record.workloads)
+    is_doubtful = any(
+        workload.warnings for record in records for workload in record.workloads
+    )
     return 1 if progress.has_failed or is_doubtful else 0
 
 

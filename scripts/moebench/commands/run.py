@@ -66,7 +66,10 @@ def add_what_is_run(parser: argparse.ArgumentParser) -> None:
         help="definitions, workloads and tensors of this FIB data set instead",
     )
     option(
-        "--workloads", nargs="+", metavar="W", help="T, M=8 or so, a uuid or a name; default: all"
+        "--workloads",
+        nargs="+",
+        metavar="W",
+        help="T, M=8 or so, a uuid or a name; default: all",
     )
     option(
         "--tokens",
@@ -93,7 +96,11 @@ def add_how_it_is_run(parser: argparse.ArgumentParser) -> None:
     )
     option("--warmup-runs", type=count(0), help="default: 10; with a GPU only")
     option("--iterations", type=count(), help="default: 50; with a GPU only")
-    option("--num-trials", type=count(), help="inputs per workload; default: 3 with a GPU, else 1")
+    option(
+        "--num-trials",
+        type=count(),
+        help="inputs per workload; default: 3 with a GPU, else 1",
+    )
     option(
         "--runs",
         type=count(),
@@ -143,24 +150,34 @@ def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Plan a run, then evaluate, record and show task by task."""
-    request = RunRequest(**{field.name: getattr(args, field.name) for field in fields(RunRequest)})
+    request = RunRequest(
+        **{field.name: getattr(args, field.name) for field in fields(RunRequest)}
+    )
     screen = console()
-    logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)  # it becomes a result
+    logging.getLogger("flashinfer_bench").setLevel(
+        logging.CRITICAL
+    )  # it becomes a result
 
     ray = request.ray
-    place_of_run = nullcontext(ThisMachine()) if ray is None else on_ray.connected(ray or None)
+    place_of_run = (
+        nullcontext(ThisMachine()) if ray is None else on_ray.connected(ray or None)
+    )
     with place_of_run as place:
         if place.text:
             screen.print(f"{place.text}: waiting for the first")
         device = place.survey()
         if not device.on_gpu:
-            screen.print("No CUDA device: Triton's interpreter runs the kernels, so no times.")
+            screen.print(
+                "No CUDA device: Triton's interpreter runs the kernels, so no times."
+            )
 
         plan = staleness.left_to_run(plan_run(request, device), request.resume)
         passed = plan.kept_have_passed
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):
-                record(plan, outcome)  # at once: a run that is cut short keeps what it has
+                record(
+                    plan, outcome
+                )  # at once: a run that is cut short keeps what it has
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1
@@ -170,4 +187,6 @@ def record(plan: Plan, outcome: Outcome) -> None:
     """Write an outcome's traces into the file that they are kept in, if there is one."""
     part = plan.parts[outcome.task.definition_name]
     if part.keeps(outcome.task):
-        trace_files.merge(part.path, [solution.trace for solution in outcome.evaluated.values()])
+        trace_files.merge(
+            part.path, [solution.trace for solution in outcome.evaluated.values()]
+        )

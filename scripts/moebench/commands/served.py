@@ -41,7 +41,13 @@ TOLERANCE = TOLERANCES["relaxed"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--solutions", nargs="+", default=[], metavar="NAME", help="default: every solution")
+    add(
+        "--solutions",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="default: every solution",
+    )
     add(
         "--definition",
         type=layer_key_named,
@@ -196,7 +202,6 @@ def titled_table(record: ServedRecord) -> Table:
     """
     drawn = table(record)
     measured_by = record.head.provenance
-    title = (
-        f"{drawn.title}\n{measured_by.hardware}\n{measured_by.tolerance}; {measured_by.protocol}"
-    )
+    conditions = f"{measured_by.tolerance}; {measured_by.protocol}"
+    title = f"{drawn.title}\n{measured_by.hardware}\n{conditions}"
     return replace(drawn, title=title, notes=[*drawn.notes, *predicted_notes(record)])

@@ -30,7 +30,12 @@ from moebench.submission import contest, pull_request
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("name", metavar="NAME", help="the solution")
-    add("--to", choices=["dataset", "contest"], default="contest", help="default: %(default)s")
+    add(
+        "--to",
+        choices=["dataset", "contest"],
+        default="contest",
+        help="default: %(default)s",
+    )
     add(
         "--into",
         type=output_folder,
@@ -85,7 +90,9 @@ def main(args: argparse.Namespace) -> int:
     return write_pull_requests(args, packed)
 
 
-def write_pull_requests(args: argparse.Namespace, packed: dict[str, dict[str, Solution]]) -> int:
+def write_pull_requests(
+    args: argparse.Namespace, packed: dict[str, dict[str, Solution]]
+) -> int:
     """Write a pull request for each definition, once all are known to be fit; return the exit
     status.
     """
@@ -118,7 +125,9 @@ def check_definitions(keys: list[str], packed: dict[str, dict[str, Solution]]) -
         for key in keys:
             if key not in solutions:
                 served = ", ".join(solutions)
-                raise UserError(f"--definition: got {key}, want what {name} serves: {served}")
+                raise UserError(
+                    f"--definition: got {key}, want what {name} serves: {served}"
+                )
 
 
 def recorded_traces(keys: list[str], clocks: Iterable[str]) -> list[Path]:

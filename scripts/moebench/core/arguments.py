@@ -14,7 +14,9 @@ def count(least: int = 1) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"got {text!r}, want a whole number, {least} or more")
+            raise argparse.ArgumentTypeError(
+                f"got {text!r}, want a whole number, {least} or more"
+            )
         return int(text)
 
     return parse

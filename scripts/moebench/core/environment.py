@@ -18,7 +18,13 @@ CACHES = {
 }
 ELSEWHERE = "/var/tmp"  # has no space, and keeps files when the machine starts again
 # Variables that change what Triton, Python or a solution does, and that are not passed on
-CHANGING = ("TRITON_INTERPRET", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONUTF8")
+CHANGING = (
+    "TRITON_INTERPRET",
+    "PYTHONOPTIMIZE",
+    "PYTHONWARNINGS",
+    "PYTHONHASHSEED",
+    "PYTHONUTF8",
+)
 
 
 def leave_working_folder() -> None:
@@ -54,7 +60,9 @@ def remove_changing_variables() -> None:
 
 def solution_environment(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment of a solution's process: this one without PYTHON*, in UTF-8."""
-    left_out = {name for name in environment if name.startswith("PYTHON")} | {"LANGUAGE"}
+    left_out = {name for name in environment if name.startswith("PYTHON")} | {
+        "LANGUAGE"
+    }
     kept = {name: environment[name] for name in environment if name not in left_out}
     return kept | {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
 
@@ -86,5 +94,7 @@ def is_private_folder(path) -> bool:
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         return path.lstat().st_uid == os.getuid() and not path.is_symlink()
-    except OSError:  # the cache stays where it is, and whoever uses it says what is wrong
+    except (
+        OSError
+    ):  # the cache stays where it is, and whoever uses it says what is wrong
         return False

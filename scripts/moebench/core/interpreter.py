@@ -56,7 +56,9 @@ def convert_float(values, source, target, rounding_mode):
 
 def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
     """Return a dot whose bf16 operands are multiplied as numbers. In place of Triton's."""
-    return _original_dot(self, widened(a), widened(b), d, input_precision, max_num_imprecise_acc)
+    return _original_dot(
+        self, widened(a), widened(b), d, input_precision, max_num_imprecise_acc
+    )
 
 
 def widened(operand):
@@ -86,7 +88,9 @@ def patch_builtin(package, *builder_and_scope):
 def correct_interpreter() -> None:
     """Put the functions of this module in the place of the interpreter's."""
     checked = interpreter.interpreter_builder.options
-    interpreter.interpreter_builder.options = dataclasses.replace(checked, sanitize_overflow=False)
+    interpreter.interpreter_builder.options = dataclasses.replace(
+        checked, sanitize_overflow=False
+    )
     interpreter._patch_builtin = patch_builtin
     interpreter._convert_float = convert_float
     interpreter.InterpreterBuilder.create_dot = create_dot

@@ -22,7 +22,9 @@ PYTHONS_OWN = (
 )
 
 
-def unknown(what: str, name: str, existing: Iterable[str], listed: str | None = None) -> str:
+def unknown(
+    what: str, name: str, existing: Iterable[str], listed: str | None = None
+) -> str:
     """Return "unknown layer 'smal'; did you mean small?", or if no existing name is like it,
     "unknown layer 'x'; there are: ..." with all of them.
 

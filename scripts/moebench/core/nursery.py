@@ -27,8 +27,12 @@ import time
 import psutil
 
 PR_SET_PDEATHSIG = 1  # of prctl(2): a signal comes when the parent dies
-PR_SET_CHILD_SUBREAPER = 36  # of prctl(2): orphaned descendants become this process's children
-LARGEST_FILE = 1 << 30  # bytes that a solution may write into one file, what it prints included
+PR_SET_CHILD_SUBREAPER = (
+    36  # of prctl(2): orphaned descendants become this process's children
+)
+LARGEST_FILE = (
+    1 << 30
+)  # bytes that a solution may write into one file, what it prints included
 LONGEST_MESSAGE = 1 << 18  # bytes; the environment is in it
 PATIENCE = 5  # seconds for which descendants are killed before the rest is left alone
 
@@ -85,7 +89,9 @@ def end_descendants(spared: set[int]) -> None:
     while time.monotonic() < deadline:
         reap(spared)
         # a killed process whose threads still end cannot be reaped yet
-        remaining = [child for child in psutil.Process().children() if child.pid not in spared]
+        remaining = [
+            child for child in psutil.Process().children() if child.pid not in spared
+        ]
         if not remaining:
             return
 
@@ -128,7 +134,9 @@ def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> N
     tell(control, {"started": process})
     status = wait_for_end(process, control)
     end_descendants(spared=set())
-    shutil.rmtree(settings["folder"], ignore_errors=True)  # which a run that was killed does not
+    shutil.rmtree(
+        settings["folder"], ignore_errors=True
+    )  # which a run that was killed does not
     if status is not None:
         tell(control, {"exit": os.waitstatus_to_exitcode(status)})
 

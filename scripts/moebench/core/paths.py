@@ -10,8 +10,12 @@ from pathlib import Path
 from moebench.core.errors import CannotRun
 
 CLONE = Path(__file__).resolve().parents[3]
-IN_CLONE = (CLONE / "pyproject.toml").is_file() and (CLONE / "scripts" / "moebench").is_dir()
-FILES_VARIABLE = "MOEBENCH_FILES"  # without a clone, another folder than ./moebench-files
+IN_CLONE = (CLONE / "pyproject.toml").is_file() and (
+    CLONE / "scripts" / "moebench"
+).is_dir()
+FILES_VARIABLE = (
+    "MOEBENCH_FILES"  # without a clone, another folder than ./moebench-files
+)
 
 if IN_CLONE:
     ROOT = CLONE
@@ -38,7 +42,9 @@ GPU_CLOCK = RECORDS / "gpu_clock"
 def require_clone(command: str) -> None:
     """Raise CannotRun outside a clone, for a command that reads or changes the repository."""
     if not IN_CLONE:
-        raise CannotRun(f"{command} needs a clone of the repository; this moebench is installed")
+        raise CannotRun(
+            f"{command} needs a clone of the repository; this moebench is installed"
+        )
 
 
 def shipped(root: Path) -> Path:

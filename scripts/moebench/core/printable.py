@@ -10,7 +10,9 @@ import re
 LOG_LINES = 200
 LINE_CHARACTERS = 1000
 # C0 without tab and newline, DEL, C1, and Unicode that reorders a line or ends it unseen
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 
 
 def printable(text: str) -> str:

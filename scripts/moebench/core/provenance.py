@@ -61,7 +61,9 @@ class Provenance(Strict):
     timestamp: str
     source_sha1: str | None = None
     source_fingerprint: str | None = None
-    revalidated: str | None = Field(None, validation_alias=AliasChoices("revalidated", "carried"))
+    revalidated: str | None = Field(
+        None, validation_alias=AliasChoices("revalidated", "carried")
+    )
     earlier_code: str | None = None
     tolerance: str | None = None
     protocol: str | None = None
@@ -148,7 +150,10 @@ def of_trace(trace: Trace) -> Provenance:
         libs["revalidated"] = libs.pop("carried")  # what it was called before
     fields = {field: libs.pop(name, None) for field, name in IN_LIBS.items()}
     return Provenance(
-        hardware=environment.hardware, versions=libs, timestamp=trace.evaluation.timestamp, **fields
+        hardware=environment.hardware,
+        versions=libs,
+        timestamp=trace.evaluation.timestamp,
+        **fields,
     )
 
 

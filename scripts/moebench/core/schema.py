@@ -62,7 +62,9 @@ def read_record(
     fault.
     """
     complete, _, _ = path.read_bytes().rpartition(b"\n")
-    texts = complete.splitlines()  # bytes, as a str's lines also end at U+2028, which JSON may have
+    texts = (
+        complete.splitlines()
+    )  # bytes, as a str's lines also end at U+2028, which JSON may have
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
 
@@ -78,7 +80,9 @@ def write_record(path: Path, lines: list[BaseModel]) -> None:
     write_atomically(path, text)
 
 
-def _parse_lines(path: Path, texts: list[bytes], model: type[Model], first: int) -> list[Model]:
+def _parse_lines(
+    path: Path, texts: list[bytes], model: type[Model], first: int
+) -> list[Model]:
     """Return a file's lines from the number `first` on, as models. Raises UserError."""
     lines = []
     for number, text in enumerate(texts, first):

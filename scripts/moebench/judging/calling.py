@@ -40,7 +40,9 @@ def input_bytes(definition: Definition, axes: dict[str, int]) -> dict[str, int]:
     return sizes
 
 
-def random_fp8(shape: Sequence[int], device: str, source: torch.Generator) -> torch.Tensor:
+def random_fp8(
+    shape: Sequence[int], device: str, source: torch.Generator
+) -> torch.Tensor:
     """Return a float8_e4m3fn tensor, normally distributed.
 
     It is drawn in parts: drawn in fp32 at once, as FIB does it, the largest layer takes 45 GB.
@@ -61,7 +63,9 @@ def first_tokens(value: object, shape: list[str] | None, num_tokens: int) -> obj
     return value.narrow(shape.index("seq_len"), 0, num_tokens).contiguous()
 
 
-def with_outputs(definition: Definition, runnable: Runnable, inputs: list, device: str) -> list:
+def with_outputs(
+    definition: Definition, runnable: Runnable, inputs: list, device: str
+) -> list:
     """Return a runnable's arguments: inputs, and new outputs if it writes into its arguments."""
     if not runnable.metadata.destination_passing_style:
         return inputs

@@ -93,7 +93,9 @@ def labelled(
     return [each for each in every_workload if each in chosen]
 
 
-def why_not_loadable(definition: Definition, workload: Workload, root: Path) -> str | None:
+def why_not_loadable(
+    definition: Definition, workload: Workload, root: Path
+) -> str | None:
     """Return which axis or file a workload lacks, or None where it can be loaded.
 
     Whether an axis or a file that is there is right, FIB checks.
@@ -129,11 +131,15 @@ def differing_fields(definition: Definition) -> list[str]:
         return []
     ours = catalogue.definition(layer_key)
     return [
-        field for field in EVALUATED if field_json(ours, field) != field_json(definition, field)
+        field
+        for field in EVALUATED
+        if field_json(ours, field) != field_json(definition, field)
     ]
 
 
 def field_json(definition: Definition, field: str) -> str:
     """Return a field of a definition as JSON, without the descriptions in it."""
-    descriptions = {field: {"__all__": {"description": True}}}  # "__all__": of each axis or tensor
+    descriptions = {
+        field: {"__all__": {"description": True}}
+    }  # "__all__": of each axis or tensor
     return definition.model_dump_json(include={field}, exclude=descriptions)

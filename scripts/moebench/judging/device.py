@@ -70,7 +70,10 @@ def too_large(definition: Definition, workload: Workload, device: Device) -> str
 
 
 def needs_renewal(
-    definition: Definition, workloads: list[LabelledWorkload], num_trials: int, device: Device
+    definition: Definition,
+    workloads: list[LabelledWorkload],
+    num_trials: int,
+    device: Device,
 ) -> bool:
     """Whether FIB's worker process would run out of GPU memory if it took all workloads.
 
@@ -80,5 +83,7 @@ def needs_renewal(
     """
     if not device.on_gpu:
         return False
-    largest = max(size_of_inputs(definition, labelled.workload) for labelled in workloads)
+    largest = max(
+        size_of_inputs(definition, labelled.workload) for labelled in workloads
+    )
     return (4 * num_trials + 3) * largest + CONTEXT_BYTES > device.free

@@ -72,7 +72,9 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return not self.lost and all(solution.passed for solution in self.evaluated.values())
+        return not self.lost and all(
+            solution.passed for solution in self.evaluated.values()
+        )
 
 
 class ThisMachine:
@@ -119,14 +121,17 @@ class Evaluator:
             findings = self.findings(part, task)
         except UserError:  # of this machine: no process can be started, no file written
             raise
-        except Exception as error:  # of the reference: what a solution does is its result
+        except Exception as error:
+            # of the reference: what a solution does is its result
             return Outcome(task, lost=dict.fromkeys(task.names, reference_fault(error)))
 
         evaluated = {}
         lost = {}
         for name in task.names:
             if name in findings:
-                evaluated[name] = self.evaluated_solution(part, task, name, findings[name])
+                evaluated[name] = self.evaluated_solution(
+                    part, task, name, findings[name]
+                )
             else:
                 lost[name] = why_not_run(self.runners.current)
         return Outcome(task, evaluated, lost)
@@ -143,7 +148,9 @@ class Evaluator:
                 seconds = self.plan.config.timeout_seconds
                 label = self.hung[task.definition_name, name]
                 log = f"skipped: no result after {seconds} s on {label}, see there; "
-                findings[name] = Finding(TIMEOUT, log=f"{log}--timeout takes other seconds")
+                findings[name] = Finding(
+                    TIMEOUT, log=f"{log}--timeout takes other seconds"
+                )
             else:
                 to_run.append(name)
         if not to_run:
@@ -163,16 +170,23 @@ class Evaluator:
         runner = self.runners.runner_for(part, task)
         solutions = {name: part.solutions[name] for name in names}
         results = runner.run_workload(
-            part.definition, task.workload, list(solutions.values()), self.plan.config, part.root
+            part.definition,
+            task.workload,
+            list(solutions.values()),
+            self.plan.config,
+            part.root,
         )
         by_name = {}
-        for name, packed in solutions.items():  # results have the names under which it is packed
+        for name, packed in solutions.items():
+            # results have the names under which it is packed
             if packed.name in results:
                 by_name[name] = results[packed.name]
         if isinstance(runner, IsolatedRunner):  # not FIB's: these are findings already
             return by_name
 
-        findings = {name: Finding.by_fib(evaluation) for name, evaluation in by_name.items()}
+        findings = {
+            name: Finding.by_fib(evaluation) for name, evaluation in by_name.items()
+        }
         return findings | self.second_look.changed_findings(part, task, findings)
 
     def evaluated_solution(
@@ -199,7 +213,12 @@ class Evaluator:
         """Return a finding as a FIB trace, with its provenance. log: kept from its end."""
         short_log = FOLDERS.sub("", log)[-MAX_LOG:]
         evaluation = fib.make_eval(
-            finding.status, self.device, None, finding.correctness, finding.performance, short_log
+            finding.status,
+            self.device,
+            None,
+            finding.correctness,
+            finding.performance,
+            short_log,
         )
         trials_ms = getattr(finding.performance, "trials_ms", [])
         measured_by = self.measured_by(packed).with_trials(trials_ms)
@@ -250,7 +269,9 @@ def shown_paths(part: Part, name: str) -> dict[str, PurePosixPath]:
     return {source.path: PurePosixPath(name, source.path) for source in sources}
 
 
-def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> list[str]:
+def why_failed(
+    status: EvaluationStatus, log: str, origins: frames.Origins
+) -> list[str]:
     """Return lines on why a solution failed: the error that its log ends with, or how its process
     ended; and where in its sources that was.
 
@@ -262,7 +283,9 @@ def why_failed(status: EvaluationStatus, log: str, origins: frames.Origins) -> l
 
     if fib.ENDED in log:
         printed, _, how = log.rpartition(fib.ENDED)
-        _, *places = frames.error_lines(printed, origins)  # not the error, but where it was
+        _, *places = frames.error_lines(
+            printed, origins
+        )  # not the error, but where it was
         return [fib.ENDED + how.strip(), *places]
     if status in RAISED:
         return frames.error_lines(log, origins)

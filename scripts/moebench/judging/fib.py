@@ -26,7 +26,13 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from flashinfer_bench import BenchmarkConfig, Definition, Evaluation, EvaluationStatus, Performance
+from flashinfer_bench import (
+    BenchmarkConfig,
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+)
 from flashinfer_bench.bench import evaluators, timing, utils
 from flashinfer_bench.bench.evaluators import default, resolve_evaluator
 from flashinfer_bench.bench.evaluators.utils import allocate_outputs, normalize_result  # noqa: F401
@@ -57,7 +63,9 @@ IS_MAIN_BRANCH = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")
 # modules of FIB whose timer gpu_clock's stands in for
-TIMED = [module for module in vars(evaluators).values() if hasattr(module, "time_runnable")]
+TIMED = [
+    module for module in vars(evaluators).values() if hasattr(module, "time_runnable")
+]
 
 
 def clock_of_fib() -> str:
@@ -88,7 +96,9 @@ def check_evaluator(definition: Definition, on_gpu: bool) -> None:
     """Raise CannotRun on a CPU for a definition whose outputs only FIB can compare."""
     if not on_gpu and not is_elementwise(definition):
         evaluator = resolve_evaluator(definition).__name__
-        raise CannotRun(f"{definition.name} needs a CUDA device: FIB's {evaluator} evaluates it")
+        raise CannotRun(
+            f"{definition.name} needs a CUDA device: FIB's {evaluator} evaluates it"
+        )
 
 
 def check_finite(definition: Definition, expected: list[torch.Tensor]) -> None:
@@ -204,7 +214,9 @@ def rested_trials() -> Iterator[None]:
         times_ms.clear()
         performance, failure = evaluate(cls, *args, **options)
         if performance is not None:
-            performance = TimedPerformance(**performance.model_dump(), trials_ms=list(times_ms))
+            performance = TimedPerformance(
+                **performance.model_dump(), trials_ms=list(times_ms)
+            )
         return performance, failure
 
     with (
@@ -293,7 +305,9 @@ class Worker(PersistentSubprocessWorker):
         except Exception as error:
             self._baselines.clear()  # FIB has stored one that is not finite
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.fault = line.removeprefix("RuntimeError: ")  # it is raised as one again
+            self.fault = line.removeprefix(
+                "RuntimeError: "
+            )  # it is raised as one again
             raise
         finally:
             torch.cuda.empty_cache()
@@ -366,7 +380,9 @@ class Runner(PersistentRunner):
         ran = set()
         for worker in workers:
             ran |= worker.ran
-            if worker.ran and worker.fault:  # FIB goes on without one whose first reference failed
+            if (
+                worker.ran and worker.fault
+            ):  # FIB goes on without one whose first reference failed
                 self.fault = RuntimeError(worker.fault)
         return {name: evaluation for name, evaluation in results.items() if name in ran}
 
@@ -387,12 +403,16 @@ def patched_runner(clock: str = CLOCK) -> Iterator[Runner]:
         (utils, "_rand_tensor", rand_tensor_without_cache),
     ]
     if by_other_clock:
-        patches += [(module, "time_runnable", gpu_clock.time_runnable) for module in TIMED]
+        patches += [
+            (module, "time_runnable", gpu_clock.time_runnable) for module in TIMED
+        ]
 
     with ExitStack() as stack:
         for patch in patches:
             stack.enter_context(mock.patch.object(*patch))
-        stacks = stack.enter_context(tempfile.TemporaryDirectory(prefix="moebench-stacks-"))
+        stacks = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="moebench-stacks-")
+        )
         stack.enter_context(mock.patch.dict(os.environ, {STACKS: stacks}))
         runner = Runner() if IS_MAIN_BRANCH else Runner(BenchmarkConfig().log_dir)
         stack.callback(runner.close)

@@ -29,7 +29,9 @@ class Activity(NamedTuple):
     end: int
 
 
-def time_runnable(fn: Callable, args: list, warmup: int, iters: int, device: str) -> float:
+def time_runnable(
+    fn: Callable, args: list, warmup: int, iters: int, device: str
+) -> float:
     """Return the median time of a call in ms; stands in for the function of that name in
     `flashinfer_bench.bench.timing`.
     """
@@ -86,9 +88,13 @@ def spans_ms(recorded: Iterable[Activity], calls: int) -> list[float]:
         )
 
     spans = []
-    for part in parts[1::2]:  # the others are before, between and after calls, where L2 is flushed
+    for part in parts[
+        1::2
+    ]:  # the others are before, between and after calls, where L2 is flushed
         if not part:
-            raise RuntimeError("--clock gpu: a call did nothing on the device, so it has no time")
+            raise RuntimeError(
+                "--clock gpu: a call did nothing on the device, so it has no time"
+            )
         last_end = max(activity.end for activity in part)
         spans.append((last_end - part[0].start) / 1e6)
     return spans

@@ -31,8 +31,12 @@ from moebench.operators import workloads
 
 FAILED_STARTS = 3  # in a row, times the cluster's slots: then the run is given up
 SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
-ACCELERATOR = "accelerator_type:"  # before the kind of GPU, as in "accelerator_type:H200": 1.0
-NOT_INSTALLED = "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
+ACCELERATOR = (
+    "accelerator_type:"  # before the kind of GPU, as in "accelerator_type:H200": 1.0
+)
+NOT_INSTALLED = (
+    "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
+)
 NEITHER = "--ray: the cluster has neither a GPU nor a CPU to evaluate on"
 
 
@@ -56,7 +60,9 @@ def connected(address: str | None) -> Iterator["Cluster"]:
     try:
         ray.init(address=address, logging_level="ERROR", include_dashboard=dashboard)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise CannotRun(f"--ray {address or 'on this machine'}: {first_line(error)}") from error
+        raise CannotRun(
+            f"--ray {address or 'on this machine'}: {first_line(error)}"
+        ) from error
 
     try:
         with on_interrupt(signal.default_int_handler):
@@ -75,7 +81,9 @@ def check_address(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise CannotRun(f"--ray {address}: nobody answers there: {first_line(error)}") from error
+        raise CannotRun(
+            f"--ray {address}: nobody answers there: {first_line(error)}"
+        ) from error
 
 
 def cluster() -> "Cluster":
@@ -159,7 +167,9 @@ class Actor:
         if task.definition_name not in self.prepared:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
-            with FileLock(cache / "fleet.lock"):  # the first process of a node does the work
+            with FileLock(
+                cache / "fleet.lock"
+            ):  # the first process of a node does the work
                 dataset.labelled(task.definition_name, part.root)
                 build_slow(part.ours_to_run, print)
             self.prepared.add(task.definition_name)
@@ -204,7 +214,9 @@ class ClusterRun:
         self.waiting = tasks_in_order(plan)
         self.tried_again: list[Task] = []
         self.idle: list[object] = []
-        self.assignments: dict[object, Assignment] = {}  # by Ray's reference to what it returns
+        self.assignments: dict[
+            object, Assignment
+        ] = {}  # by Ray's reference to what it returns
         self.failed_starts = 0
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -229,7 +241,9 @@ class ClusterRun:
 
     def evaluating(self) -> int:
         """Return how many actors evaluate a task; the others of `assignments` start."""
-        return sum(assignment.task is not None for assignment in self.assignments.values())
+        return sum(
+            assignment.task is not None for assignment in self.assignments.values()
+        )
 
     def assign(self) -> None:
         """Give idle actors waiting tasks, or end them; start actors for what waits, if there are
@@ -275,14 +289,18 @@ class ClusterRun:
         if task is None:
             self.failed_starts += 1
             if self.failed_starts > FAILED_STARTS * self.slots:
-                raise CannotRun(f"--ray: no process can be started: {last_line(error)}") from error
+                raise CannotRun(
+                    f"--ray: no process can be started: {last_line(error)}"
+                ) from error
             return
 
         for name in task.names:
             alone = replace(task, names=(name,))
             reason = type(error).__name__
             if not self.try_again(alone, reason):
-                yield Outcome(alone, lost={name: f"what ran it died twice: {last_line(error)}"})
+                yield Outcome(
+                    alone, lost={name: f"what ran it died twice: {last_line(error)}"}
+                )
 
     def try_again(self, task: Task, reason: str) -> bool:
         """Put a task back, unless that was done before; return whether it waits again."""
@@ -307,5 +325,7 @@ def tasks_in_order(plan: Plan) -> list[Task]:
 
     tasks = []
     for group in groups.values():
-        tasks += sorted(group, key=lambda task: workloads.tokens(task.workload), reverse=True)
+        tasks += sorted(
+            group, key=lambda task: workloads.tokens(task.workload), reverse=True
+        )
     return tasks

@@ -50,7 +50,9 @@ def plan_run(request: RunRequest, device: Device) -> Plan:
 
     for name, packed in third_party.items():
         if packed.definition not in parts:
-            notes.append(f"{name}: SKIPPED: for {packed.definition}, which is not run here")
+            notes.append(
+                f"{name}: SKIPPED: for {packed.definition}, which is not run here"
+            )
 
     return Plan(
         device=device,
@@ -70,7 +72,9 @@ def refuse_conflicts(request: RunRequest, on_gpu: bool) -> None:
     excludes.
     """
     if request.clock == "gpu" and not on_gpu:
-        raise CannotRun("--clock gpu: takes times and needs a CUDA device; torch sees none")
+        raise CannotRun(
+            "--clock gpu: takes times and needs a CUDA device; torch sees none"
+        )
     if request.clock == "events" and fib.CLOCK == "gpu":
         raise CannotRun(
             "--clock events: FIB's main branch, which is here, times by the GPU's clock alone"
@@ -78,7 +82,9 @@ def refuse_conflicts(request: RunRequest, on_gpu: bool) -> None:
     if request.routing and not request.tokens:
         raise UserError("--routing: is for --tokens")
     if request.resume and not request.keeps_traces(on_gpu):
-        raise UserError("--resume: no traces are kept here: name them with --output FILE")
+        raise UserError(
+            "--resume: no traces are kept here: name them with --output FILE"
+        )
     if request.tokens:
         refuse_beside_tokens(request)
 
@@ -157,7 +163,9 @@ class Planner:
             return list(dict.fromkeys(map(catalogue.definition_named, keys)))
 
         names_solutions = self.request.solutions or self.third_party
-        order = self.served_definitions() if names_solutions else dataset.names(self.root)
+        order = (
+            self.served_definitions() if names_solutions else dataset.names(self.root)
+        )
         return self.definitions_here(order)[:1]
 
     def definitions_here(self, order: list[str]) -> list[str]:
@@ -168,7 +176,9 @@ class Planner:
         """
         served = self.served_definitions()
         in_data_set = dataset.names(self.root)
-        served_in_data_set = [name for name in order if name in served and name in in_data_set]
+        served_in_data_set = [
+            name for name in order if name in served and name in in_data_set
+        ]
         for_device = [name for name in served_in_data_set if self.is_for_device(name)]
         if for_device:
             return for_device
@@ -217,7 +227,9 @@ class Planner:
 
         workloads, left_out = self.fitting(definition, candidates)
         tasks = self.tasks(name, list(ours), list(third_party), workloads)
-        renew_worker = needs_renewal(definition, workloads, self.config.num_trials, self.device)
+        renew_worker = needs_renewal(
+            definition, workloads, self.config.num_trials, self.device
+        )
         return Part(
             definition=definition,
             solutions=ours | third_party,
@@ -258,7 +270,9 @@ class Planner:
         layer_key = catalogue.by_name().get(definition_name)
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
-        return {}, [f"{name}: SKIPPED: does not serve {definition_name}" for name in names]
+        return {}, [
+            f"{name}: SKIPPED: does not serve {definition_name}" for name in names
+        ]
 
     def fitting(
         self, definition: Definition, candidates: list[LabelledWorkload]

@@ -18,7 +18,9 @@ from moebench.judging.plan import Part, Plan, Task
 
 PASSED = EvaluationStatus.PASSED
 ON_FRESH_INPUT = "on a fresh input, compared where no solution has run"
-UNSTEADY = "this time the output is within the tolerance: does it differ from run to run?"
+UNSTEADY = (
+    "this time the output is within the tolerance: does it differ from run to run?"
+)
 
 
 class SecondLook:
@@ -51,7 +53,9 @@ class SecondLook:
 
         changed = {}
         try:
-            for name, again in zip(wanted, self.look_again(part, task, wanted), strict=True):
+            for name, again in zip(
+                wanted, self.look_again(part, task, wanted), strict=True
+            ):
                 changed[name] = after_look(findings[name], again)
         except Exception as error:  # of the reference, out of memory for instance
             reason = first_line(error)

@@ -63,7 +63,9 @@ def select(names: list[str], layer_key: str, say: Say) -> Solutions:
     return solutions
 
 
-def eligible(names: list[str], layer_key: str, device: Device) -> tuple[Solutions, list[str]]:
+def eligible(
+    names: list[str], layer_key: str, device: Device
+) -> tuple[Solutions, list[str]]:
     """Return name -> packed solution for a layer, and a line for each solution that is skipped.
 
     names: of the solutions; [] for all that serve a layer of this operator. Raises UserError for a
@@ -95,12 +97,16 @@ def eligible(names: list[str], layer_key: str, device: Device) -> tuple[Solution
     return solutions, skipped
 
 
-def why_not_run(name: str, packed: Solutions, layer_key: str, device: Device) -> str | None:
+def why_not_run(
+    name: str, packed: Solutions, layer_key: str, device: Device
+) -> str | None:
     """Return why a solution cannot be run on a layer here, or None where it can.
 
     packed: layer key -> the solution, for each layer that it serves.
     """
-    any_packed, *_ = packed.values()  # all have the manifest's hardware and dependencies
+    any_packed, *_ = (
+        packed.values()
+    )  # all have the manifest's hardware and dependencies
     reason = eligibility.why_skipped(any_packed, device.target)
     if reason:
         return reason

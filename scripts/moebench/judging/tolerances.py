@@ -25,12 +25,17 @@ class Tolerance:
     ratio: float
 
     def __str__(self) -> str:
-        return f"{self.name}: rtol={self.rtol:g} atol={self.atol:g} ratio={self.ratio:g}"
+        return (
+            f"{self.name}: rtol={self.rtol:g} atol={self.atol:g} ratio={self.ratio:g}"
+        )
 
     def config(self, **settings) -> BenchmarkConfig:
         """Return FIB's configuration at this tolerance. settings: others, as num_trials=3."""
         return BenchmarkConfig(
-            rtol=self.rtol, atol=self.atol, required_matched_ratio=self.ratio, **settings
+            rtol=self.rtol,
+            atol=self.atol,
+            required_matched_ratio=self.ratio,
+            **settings,
         )
 
 
@@ -52,7 +57,9 @@ def matched_ratios(output: torch.Tensor, expected: torch.Tensor) -> dict[str, fl
 
     ratios = {}
     for name, tolerance in TOLERANCES.items():
-        _, _, _, ratios[name] = compute_error_stats(output, expected, tolerance.config())
+        _, _, _, ratios[name] = compute_error_stats(
+            output, expected, tolerance.config()
+        )
     return ratios
 
 
@@ -66,7 +73,9 @@ def compared_at(
     """
     if output.shape != expected.shape or output.dtype != expected.dtype:
         got = f"{tuple(output.shape)} {output.dtype}"
-        raise ValueError(f"output: got {got}, want {tuple(expected.shape)} {expected.dtype}")
+        raise ValueError(
+            f"output: got {got}, want {tuple(expected.shape)} {expected.dtype}"
+        )
 
     share = matched_ratios(output, expected)[tolerance.name]
     if share >= tolerance.ratio:

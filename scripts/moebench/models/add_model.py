@@ -35,7 +35,9 @@ from moebench.operators.layers import (
 )
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")  # of a layer key
+RANKS_SUFFIX = re.compile(
+    r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$"
+)  # of a layer key
 SMALL_BYTES = 32_000_000  # of experts' weights; a machine without a GPU can run as many
 
 
@@ -47,7 +49,9 @@ def add(key: str, checkpoint: Checkpoint, sizes: Sizes) -> list[str]:
     """
     names = catalogue.names(sizes, checkpoint.kind)
     if not KEY.fullmatch(key):
-        raise UserError(f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens")
+        raise UserError(
+            f"--add: got {key!r}, want lower-case letters, digits, dots and hyphens"
+        )
     taken = {*catalogue.keys(), "all"}
     for each in (key, routed_key(key)):
         if each in taken:
@@ -143,7 +147,9 @@ def with_layer(text: str, key: str, checkpoint: Checkpoint, sizes: Sizes) -> str
 
     A new model is called after the key, without the ranks in it.
     """
-    split = Split(expert_ranks(sizes), sizes["tensor_ranks"], sizes["num_shared_experts"])
+    split = Split(
+        expert_ranks(sizes), sizes["tensor_ranks"], sizes["num_shared_experts"]
+    )
     entry = f"{json.dumps(key)} = {split.in_table()}"
     field = "mxfp4" if checkpoint.kind == MXFP4 else "ranks"
     table = model_of(checkpoint)
@@ -205,7 +211,11 @@ def new_table(name: str, checkpoint: Checkpoint, sizes: Sizes) -> str:
 
     sizes: of the model's first layer, on one rank.
     """
-    lines = [f"[{json.dumps(name)}]", f"name = {json.dumps(name)}", f"layers = {checkpoint.layers}"]
+    lines = [
+        f"[{json.dumps(name)}]",
+        f"name = {json.dumps(name)}",
+        f"layers = {checkpoint.layers}",
+    ]
     for size, value in checkpoint.sizes.items():
         if value != DEFAULTS.get(size):
             lines.append(f"{size} = {json.dumps(value)}")

@@ -20,7 +20,16 @@ GROUP = 32  # columns with one scale in MXFP4
 BLOCK = 128  # rows and columns with one scale in FP8
 SCALE_BIAS = 127
 NAN_EXPONENT = 255 - SCALE_BIAS  # of the scale 255, which is NaN
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of E2M1, by the three low bits of a code
+MAGNITUDES = (
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+)  # of E2M1, by the three low bits of a code
 VALUES = (*MAGNITUDES, *(-value for value in MAGNITUDES))
 
 # For each of E2M1's magnitudes the largest and the least power of two whose product with it is a
@@ -60,7 +69,9 @@ def experts_to_fp8(
         yield to_fp8(packed, scales, f"expert {number}, {name}")
 
 
-def to_fp8(packed: torch.Tensor, scales: torch.Tensor, name: str = "weights") -> Fp8Matrix:
+def to_fp8(
+    packed: torch.Tensor, scales: torch.Tensor, name: str = "weights"
+) -> Fp8Matrix:
     """Return one matrix, converted.
 
     packed: [R, K / 2] bytes, two E2M1 codes each, the low half first. scales: [R, K / 32] bytes of
@@ -110,7 +121,9 @@ def check_shapes(packed: torch.Tensor, scales: torch.Tensor, name: str) -> None:
         raise ValueError(f"{name}: got scales {got}, want {want}")
 
 
-def exponents_of_blocks(codes: torch.Tensor, exponents: torch.Tensor, name: str) -> torch.Tensor:
+def exponents_of_blocks(
+    codes: torch.Tensor, exponents: torch.Tensor, name: str
+) -> torch.Tensor:
     """Return the exponent of each FP8 block's scale, [R / 128, K / 128] int32.
 
     It is the least at which all values of the block are E4M3; 0 for a block of zeros. codes: [R,

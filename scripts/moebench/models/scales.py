@@ -109,7 +109,9 @@ def scales_in(file: Path, checkpoint: Checkpoint) -> Iterator[Scales]:
             yield from matrices_of(name, tensors.get_tensor(name))
 
 
-def check_shape(file: Path, name: str, shape: list[int], checkpoint: Checkpoint) -> None:
+def check_shape(
+    file: Path, name: str, shape: list[int], checkpoint: Checkpoint
+) -> None:
     """Raise UserError unless a tensor of this shape may have scales of the checkpoint's experts."""
     hidden = checkpoint.sizes["hidden_size"]
     width = checkpoint.sizes["intermediate_size"]
@@ -150,5 +152,7 @@ def rows_of(tally: Tally) -> Facts:
     if uncertain:
         rows.append(("not by scales alone", f"{uncertain} blocks, {NOT_CERTAIN}"))
     if tally.nan:
-        rows.append(("no number", f"a scale in {tally.nan} blocks: these cannot be converted"))
+        rows.append(
+            ("no number", f"a scale in {tally.nan} blocks: these cannot be converted")
+        )
     return rows

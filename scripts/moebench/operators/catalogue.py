@@ -27,7 +27,15 @@ RENORM = Renorm()
 ROUTED = Routed()
 SHARED_EXPERTS = SharedExperts()
 MXFP4 = Mxfp4()
-OPERATORS = (SIGMOID_BIAS, RENORM, MoeBf16(), Mxfp8Linear(), ROUTED, MXFP4, SHARED_EXPERTS)
+OPERATORS = (
+    SIGMOID_BIAS,
+    RENORM,
+    MoeBf16(),
+    Mxfp8Linear(),
+    ROUTED,
+    MXFP4,
+    SHARED_EXPERTS,
+)
 
 
 @cached
@@ -160,7 +168,9 @@ def layer_key_named(name: str) -> str:
     another name.
     """
     if name not in keys():
-        raise UserError(unknown("definition", name, list(keys()), ", ".join(layer_sizes())))
+        raise UserError(
+            unknown("definition", name, list(keys()), ", ".join(layer_sizes()))
+        )
     return keys()[name]
 
 

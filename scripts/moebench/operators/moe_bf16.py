@@ -71,7 +71,9 @@ MEANINGS = {
     "intermediate_size": "Width inside an expert.",
     "gemm1_out_size": "GEMM1's output: gate, then up.",
 }
-POPULARITY = 0.4  # standard deviation of experts' popularities; at 0 all experts are alike
+POPULARITY = (
+    0.4  # standard deviation of experts' popularities; at 0 all experts are alike
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,9 @@ class MoeBf16(Operator):
     inputs = {
         "hidden_states": tensor("seq_len hidden_size", "bfloat16", "Activations."),
         "expert_ids": tensor(
-            "seq_len top_k", "int32", "Experts of each token, all different, 0 <= id < num_experts."
+            "seq_len top_k",
+            "int32",
+            "Experts of each token, all different, 0 <= id < num_experts.",
         ),
         "expert_weights": tensor(
             "seq_len top_k", "float32", "What each expert's result is multiplied with."
@@ -101,7 +105,9 @@ class MoeBf16(Operator):
             "First projections: rows of `gate`, then rows of `up`.",
         ),
         "gemm2_weights": tensor(
-            "num_experts hidden_size intermediate_size", "bfloat16", "Second projection."
+            "num_experts hidden_size intermediate_size",
+            "bfloat16",
+            "Second projection.",
         ),
     }
 

@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from flashinfer_bench import Trace, Workload
 
-from moebench.operators.operator import Case, Operator, Tensors, const, module_source, tensor, var
+from moebench.operators.operator import (
+    Case,
+    Operator,
+    Tensors,
+    const,
+    module_source,
+    tensor,
+    var,
+)
 from moebench.operators.roofline import Bound, Counts
 from moebench.operators.routing.numbers import integers
 
@@ -36,9 +44,13 @@ def quantise(x):
     _, exponent = torch.frexp(
         torch.where(representable, amax, 1.0)
     )  # amax = m 2^exponent, 0.5 <= m < 1
-    shared = torch.where(amax == 0, -SCALE_BIAS, exponent - 1 - EMAX).clamp(-SCALE_BIAS, SCALE_BIAS)
+    shared = torch.where(amax == 0, -SCALE_BIAS, exponent - 1 - EMAX).clamp(
+        -SCALE_BIAS, SCALE_BIAS
+    )
     values = (
-        (groups.double() * torch.exp2(-shared.double())[..., None]).clamp(-LARGEST, LARGEST).float()
+        (groups.double() * torch.exp2(-shared.double())[..., None])
+        .clamp(-LARGEST, LARGEST)
+        .float()
     )
     values = torch.where(representable[..., None], values, torch.nan)
     scales = torch.where(representable, shared + SCALE_BIAS, NAN_SCALE).to(torch.uint8)
@@ -49,12 +61,19 @@ def dequantise(codes, scales):
     """codes [R, K] float8_e4m3fn, scales [R, K/32] uint8 -> their values, [R, K] float32."""
     factor = torch.exp2(scales.double() - SCALE_BIAS)
     factor = torch.where(scales == NAN_SCALE, torch.nan, factor)
-    return (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None]).flatten(-2).float()
+    return (
+        (codes.double().unflatten(-1, (-1, GROUP)) * factor[..., None])
+        .flatten(-2)
+        .float()
+    )
 
 
 def product(x, weight, weight_scale):
     """x quantised to MXFP8, times the transposed weight, in float32."""
-    return dequantise(*quantise(x)) @ dequantise(weight, weight_scale.view(torch.uint8)).t()
+    return (
+        dequantise(*quantise(x))
+        @ dequantise(weight, weight_scale.view(torch.uint8)).t()
+    )
 
 
 RUN = '''@torch.no_grad()
@@ -154,11 +173,17 @@ class Mxfp8Linear(Operator):
             "seq_len": var("Tokens, the rows of x; 0 is legal."),
             "n": const(sizes["n"], "Outputs of the layer, the rows of weight."),
             "k": const(sizes["k"], "Inputs of the layer."),
-            "num_groups": const(sizes["k"] // GROUP, "Groups of 32 along k, each with a scale."),
+            "num_groups": const(
+                sizes["k"] // GROUP, "Groups of 32 along k, each with a scale."
+            ),
         }
 
     def outputs(self, sizes: dict) -> dict:
-        return {"output": tensor("seq_len n", sizes["out"], "x times the transposed weight.")}
+        return {
+            "output": tensor(
+                "seq_len n", sizes["out"], "x times the transposed weight."
+            )
+        }
 
     def hard_cases(self, key: str) -> list[LinearCase]:
         return [

@@ -46,7 +46,9 @@ class Operator(ABC):
     op_type = "moe"
     form: str | None = None  # of an FP8 layer, as catalogue.form says it
     case: type[Case] = Case
-    tokens: tuple[int, ...]  # numbers of tokens, each a workload of a layer that needs a GPU
+    tokens: tuple[
+        int, ...
+    ]  # numbers of tokens, each a workload of a layer that needs a GPU
     constraints: list[str]  # of every definition, as are the inputs
     inputs: dict[str, TensorSpec]
 
@@ -138,7 +140,9 @@ class Operator(ABC):
         if key in self.small():
             return self.hard_cases(key)
         usual = self.usual_fields(self.layer_sizes()[key])
-        return [self.new_case(key, f"T={tokens}", tokens, **usual) for tokens in self.tokens]
+        return [
+            self.new_case(key, f"T={tokens}", tokens, **usual) for tokens in self.tokens
+        ]
 
     def new_case(self, key: str, name: str, seq_len: int, **fields: object) -> Case:
         """Return a case of a layer. fields: those that the operator's class of cases adds."""
@@ -146,7 +150,11 @@ class Operator(ABC):
         return self.case(key, name, case_uuid, seq_len, **fields)
 
     def trace(
-        self, case: Case, random: Iterable[str], stored: Iterable[str], scalars: Mapping[str, float]
+        self,
+        case: Case,
+        random: Iterable[str],
+        stored: Iterable[str],
+        scalars: Mapping[str, float],
     ) -> Trace:
         """Return a case as a FIB workload trace: inputs that FIB draws, inputs in the case's
         safetensors file, and scalars.
@@ -160,7 +168,9 @@ class Operator(ABC):
         for name, value in scalars.items():
             inputs[name] = {"type": "scalar", "value": value}
 
-        workload = Workload(axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid)
+        workload = Workload(
+            axes={"seq_len": case.seq_len}, inputs=inputs, uuid=case.uuid
+        )
         return Trace(definition=definition, workload=workload)
 
 
@@ -183,7 +193,9 @@ def tensor(shape: str | None, dtype: str, description: str) -> TensorSpec:
     return TensorSpec(shape=axes, dtype=dtype, description=description)
 
 
-def module_source(constants: Mapping[str, object], functions: Iterable[Callable | str]) -> str:
+def module_source(
+    constants: Mapping[str, object], functions: Iterable[Callable | str]
+) -> str:
     """Return the text of a module that imports torch alone: constants, then the functions, each
     given as itself or as its text. It becomes a definition's `reference`.
     """
@@ -195,7 +207,9 @@ def module_source(constants: Mapping[str, object], functions: Iterable[Callable 
 
     texts = [head]
     for function in functions:
-        texts.append(function if isinstance(function, str) else inspect.getsource(function))
+        texts.append(
+            function if isinstance(function, str) else inspect.getsource(function)
+        )
     return "\n\n".join(texts)
 
 

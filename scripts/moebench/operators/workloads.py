@@ -83,14 +83,18 @@ class LabelledWorkload(NamedTuple):
         return name in (self.label, self.case_name, self.workload.uuid)
 
 
-def named(name: str, workloads: list[LabelledWorkload], others: str = "") -> list[LabelledWorkload]:
+def named(
+    name: str, workloads: list[LabelledWorkload], others: str = ""
+) -> list[LabelledWorkload]:
     """Return the workloads that a user names; a token count may be that of several.
 
     others: what else the user may name, for the message. Raises UserError where none has the name.
     """
     matching = [labelled for labelled in workloads if labelled.goes_by(name)]
     if not matching:
-        by_size = sorted(workloads, key=lambda labelled: [*labelled.workload.axes.values()])
+        by_size = sorted(
+            workloads, key=lambda labelled: [*labelled.workload.axes.values()]
+        )
         sizes = ordered_set(size(labelled.workload) for labelled in by_size)
         case_names = ordered_set(labelled.case_name for labelled in workloads)
         listed = f"{', '.join(sizes)}; their uuids and names{others}"
@@ -165,7 +169,9 @@ def recorded_counts(layer_key: str) -> dict[str, Counts]:
     return {uuid: Counts(**row) for uuid, row in rows.items()}
 
 
-def recorded_bound(definition: str, workload: Workload, root: Path | None = None) -> Bound | None:
+def recorded_bound(
+    definition: str, workload: Workload, root: Path | None = None
+) -> Bound | None:
     """Return the roofline bound of a workload of the data set at root, or None where its routing
     cannot be known.
 
@@ -184,7 +190,9 @@ def recorded_bound(definition: str, workload: Workload, root: Path | None = None
         counts = stored_counts(layer_key, workload, root)
     if counts is None:
         return None
-    return catalogue.operator(layer_key).bound(workload.axes["seq_len"], counts, layer_key)
+    return catalogue.operator(layer_key).bound(
+        workload.axes["seq_len"], counts, layer_key
+    )
 
 
 def stored_counts(layer_key: str, workload: Workload, root: Path) -> Counts | None:

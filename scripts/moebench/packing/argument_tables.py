@@ -93,7 +93,9 @@ def python_text() -> str:
     lines = [PYTHON_HEAD]
     for form, arguments in ARGUMENTS.items():
         lines.append(f"{form} = {{")
-        lines += [f'    "{argument.name}": {in_python(argument)},' for argument in arguments]
+        lines += [
+            f'    "{argument.name}": {in_python(argument)},' for argument in arguments
+        ]
         lines.append("}")
     return "\n".join([*lines, ""])
 

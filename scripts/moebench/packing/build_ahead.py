@@ -36,7 +36,9 @@ def build(names: list[str], layer_keys: Collection[str] = ()) -> int:
     for solution in chosen_solutions(names, layer_keys):
         missing = missing_dependencies(solution)
         if missing:
-            print(f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here")
+            print(
+                f"{solution.name}: SKIPPED: needs {', '.join(missing)}, not installed here"
+            )
             continue
 
         with undone_if_interrupted(solution):
@@ -58,7 +60,9 @@ def chosen_solutions(names: list[str], layer_keys: Collection[str]) -> list[Solu
                 chosen.append(solution)
 
     if layer_keys and not chosen:
-        raise UserError(f"--definition: got {', '.join(layer_keys)}, which none of these serves")
+        raise UserError(
+            f"--definition: got {', '.join(layer_keys)}, which none of these serves"
+        )
     return chosen
 
 
@@ -104,7 +108,9 @@ def temporary_files_apart() -> Iterator[None]:
     """
     before = dict(os.environ)
     default = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="moebench-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="moebench-", ignore_cleanup_errors=True
+    ) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         try:
             yield

@@ -23,7 +23,9 @@ def why_skipped(solution: Solution, hardware: str) -> str | None:
     if hardware not in targets:
         gpus = ", ".join(target for target in targets if target != "cpu")
         needed = f"needs {gpus}" if gpus else "runs on the CPU only"
-        machine = "machine has no CUDA device" if hardware == "cpu" else f"GPU is {hardware}"
+        machine = (
+            "machine has no CUDA device" if hardware == "cpu" else f"GPU is {hardware}"
+        )
         return f"{needed}; this {machine}"
 
     missing = missing_dependencies(solution)

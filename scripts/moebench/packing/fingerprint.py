@@ -131,7 +131,9 @@ def dump_f_string(node: ast.JoinedStr) -> str:
     Python differ in where they split them.
     """
     parts = []
-    for is_text, run in groupby(node.values, lambda part: isinstance(part, ast.Constant)):
+    for is_text, run in groupby(
+        node.values, lambda part: isinstance(part, ast.Constant)
+    ):
         if is_text:
             parts.append("".join(part.value for part in run))
         else:

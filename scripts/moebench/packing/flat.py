@@ -51,7 +51,11 @@ def with_flat_imports(path: str, text: str, packed: tuple[str, ...]) -> str:
     except (SyntaxError, ValueError, RecursionError):
         return text
 
-    modules = {PurePosixPath(each).with_suffix("").parts for each in packed if each.endswith(".py")}
+    modules = {
+        PurePosixPath(each).with_suffix("").parts
+        for each in packed
+        if each.endswith(".py")
+    }
     folders = {module[:-1] for module in modules}
 
     new_modules = {}

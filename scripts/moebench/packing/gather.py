@@ -116,7 +116,9 @@ class Gathering:
         for node in source.relative_imports:
             for module in self.imported_modules(node, file):
                 module_file = self.file_at(f"{module}.py")
-                if module_file is None or (is_common(file) and not is_common(module_file)):
+                if module_file is None or (
+                    is_common(file) and not is_common(module_file)
+                ):
                     raise PackingError(
                         f"{self.place(file, node.line)}: imports {module}.py, which is not packed"
                     )
@@ -126,7 +128,9 @@ class Gathering:
         try:
             return outline(self.text(file))
         except SyntaxError as error:
-            raise PackingError(f"{self.place(file, error.lineno)}: {error.msg}") from error
+            raise PackingError(
+                f"{self.place(file, error.lineno)}: {error.msg}"
+            ) from error
 
     def imported_modules(self, node: RelativeImport, file: Path) -> list[str]:
         """Return the modules that an import names, by their paths below solutions/.
@@ -135,7 +139,9 @@ class Gathering:
         """
         path = tree_path(file)
         if node.level > len(path.parts):
-            raise PackingError(f"{self.place(file, node.line)}: imports from above solutions/")
+            raise PackingError(
+                f"{self.place(file, node.line)}: imports from above solutions/"
+            )
 
         target = "/".join(node.target(path.parts))
         if (paths.SOLUTIONS / target).is_dir():
@@ -154,7 +160,9 @@ class Gathering:
             elif beside.is_file():
                 yield beside
             elif path.partition("/")[0] in (COMMON, *self.folders):
-                raise PackingError(f"{self.place(file, line)}: includes {path}, which is not there")
+                raise PackingError(
+                    f"{self.place(file, line)}: includes {path}, which is not there"
+                )
 
     def file_at(self, path: str) -> Path | None:
         """Return the file that is packed for a path below solutions/, or None.
@@ -182,7 +190,9 @@ class Gathering:
         """
         text = self.text(file)
         if not text:
-            raise PackingError(f"{self.place(file)}: got an empty file, want source text")
+            raise PackingError(
+                f"{self.place(file)}: got an empty file, want source text"
+            )
 
         # FIB writes sources in the encoding of whoever runs it, and Python and nvcc read UTF-8
         for number, line in enumerate(text.splitlines(), 1):
@@ -238,7 +248,9 @@ def with_packed_imports(file: Path, text: str) -> str:
     if is_common(file):  # common/ lies in the packed solution as it does in solutions/
         return text
 
-    to_solutions = len(tree_path(file).parts)  # as many dots lead from the file to solutions/
+    to_solutions = len(
+        tree_path(file).parts
+    )  # as many dots lead from the file to solutions/
     modules = {}
     for node in outline(text).relative_imports:
         if node.level == to_solutions:

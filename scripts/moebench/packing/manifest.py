@@ -30,7 +30,13 @@ from moebench.packing.serves import Rule, served
 
 MANIFEST = "solution.toml"
 # Keys that a manifest has from the solution it is based on, where it does not state them
-INHERITED = ("units", "stages", "renorm_entry_point", "routed_entry_point", "mxfp4_entry_point")
+INHERITED = (
+    "units",
+    "stages",
+    "renorm_entry_point",
+    "routed_entry_point",
+    "mxfp4_entry_point",
+)
 SERVING = ("definitions", "serves")  # both are inherited where neither is stated
 DEFAULT = ["full", "small"]  # definitions of a solution that says nothing of them
 NOT_SOLUTIONS = {"common", "packed"}  # folders beside those of solutions
@@ -43,7 +49,9 @@ class PackingError(UserError):
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Author = Annotated[Text, StringConstraints(pattern=r"^[^./\\][^/\\]*$")]  # a folder in data sets
+Author = Annotated[
+    Text, StringConstraints(pattern=r"^[^./\\][^/\\]*$")
+]  # a folder in data sets
 Hardware = Literal[
     "cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"
 ]
@@ -101,7 +109,9 @@ def read_manifest(name: str) -> Manifest:
         inherited = [key for key in INHERITED if key not in stated]
         if stated.isdisjoint(SERVING):
             inherited += SERVING
-        manifest = manifest.model_copy(update={key: getattr(base, key) for key in inherited})
+        manifest = manifest.model_copy(
+            update={key: getattr(base, key) for key in inherited}
+        )
 
     listed = manifest.definitions
     if not listed and not manifest.serves:
@@ -121,7 +131,9 @@ def read_stated_manifest(name: str) -> Manifest:
     except tomllib.TOMLDecodeError as error:
         raise PackingError(f"{name}: {MANIFEST}: {error}") from error
     except ValidationError as error:
-        raise PackingError(f"{name}: {MANIFEST}: {first_fault(error, 'file')}") from error
+        raise PackingError(
+            f"{name}: {MANIFEST}: {first_fault(error, 'file')}"
+        ) from error
     if manifest.name != name:
         raise refusal(name, "name", manifest.name, f"the folder's, {name!r}")
     return manifest
@@ -182,7 +194,9 @@ def folder_name(packed: str, definition: str) -> str:
     fitting = []
     for name in solution_names():
         rest = packed.removeprefix(name)
-        if f"{packed}_".startswith(f"{name}_") and added_parts.issuperset(rest.split("_")):
+        if f"{packed}_".startswith(f"{name}_") and added_parts.issuperset(
+            rest.split("_")
+        ):
             fitting.append(name)
     return max(fitting, key=len, default=packed)
 

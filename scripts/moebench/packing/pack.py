@@ -19,7 +19,13 @@ from moebench.operators import catalogue
 from moebench.packing import manifest as manifests
 from moebench.packing import problem
 from moebench.packing.gather import Gathering, tree_path
-from moebench.packing.manifest import Manifest, PackingError, read_manifest, refusal, solution_names
+from moebench.packing.manifest import (
+    Manifest,
+    PackingError,
+    read_manifest,
+    refusal,
+    solution_names,
+)
 from moebench.packing.references import outline
 
 # Form of a layer -> the manifest's key for a function that stands in for `entry_point` there
@@ -40,7 +46,9 @@ def pack(name: str) -> dict[str, Solution]:
     except UserError:
         raise
     except Exception as error:  # of a file that cannot be parsed, for instance
-        raise PackingError(f"{name}: {type(error).__name__}: {error}".splitlines()[0]) from error
+        raise PackingError(
+            f"{name}: {type(error).__name__}: {error}".splitlines()[0]
+        ) from error
 
 
 def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
@@ -54,7 +62,9 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
     for layer_key in manifest.definitions:
         sources = []
         for path, text in texts.items():
-            sources.append({"path": path, "content": problem.packed_text(path, layer_key, text)})
+            sources.append(
+                {"path": path, "content": problem.packed_text(path, layer_key, text)}
+            )
         # what FIB needs to build the solution for this layer
         fields = manifest.model_dump(include=set(BuildSpec.model_fields))
         fields["entry_point"] = entry_point(manifest, layer_key, texts)
@@ -133,7 +143,9 @@ def write_packed(names: list[str]) -> list[Path]:
     for name, solutions in packed.items():
         for solution in solutions.values():
             file = folder / solution.definition / f"{name}.json"
-            text = json.dumps(solution.model_dump(mode="json"), indent=2)  # ASCII, for any reader
+            text = json.dumps(
+                solution.model_dump(mode="json"), indent=2
+            )  # ASCII, for any reader
             write_atomically(file, f"{text}\n")
             files.append(file)
 
@@ -164,4 +176,7 @@ def remove(path: Path) -> None:
 def repository_paths(name: str) -> dict[str, PurePosixPath]:
     """Return path in a packed solution -> path in the repository. Raises PackingError."""
     files = Gathering(read_manifest(name)).files
-    return {path: PurePosixPath("solutions", tree_path(file)) for path, file in files.items()}
+    return {
+        path: PurePosixPath("solutions", tree_path(file))
+        for path, file in files.items()
+    }

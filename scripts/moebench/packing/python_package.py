@@ -41,9 +41,21 @@ ADAPTERS = {
 # A package also exports functions that are named as its entry point with one of these endings: for
 # tokens in bf16, and for a sum over several GPUs.
 ENDINGS = ("_bf16", "_allreduce", "_allreduce_bf16")
-PEERS = ("Peers", "RankMissing")  # classes that are exported with a sum over several GPUs
-FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")  # not for MXFP4 experts
-CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")  # by adapters
+PEERS = (
+    "Peers",
+    "RankMissing",
+)  # classes that are exported with a sum over several GPUs
+FP8_ADAPTERS = (
+    "for_transformers",
+    "for_vllm_fp8",
+    "for_vllm_sum",
+)  # not for MXFP4 experts
+CHECKED_SIZES = (
+    "num_local_experts",
+    "top_k",
+    "hidden_size",
+    "intermediate_size",
+)  # by adapters
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,9 @@ class Package:
     @property
     def has_adapters(self) -> bool:
         """Return whether engines can call the package: they route, and their tokens are bf16."""
-        return self.has_mxfp4 or (self.has_bf16 and self.layer_key in catalogue.routed())
+        return self.has_mxfp4 or (
+            self.has_bf16 and self.layer_key in catalogue.routed()
+        )
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:
@@ -97,7 +111,9 @@ def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list
     check_name(parent)
     file = parent / PROJECT
     if file.exists() and not file.read_bytes().startswith(MARK.encode()):
-        raise UserError(f"--package: {file} is not of this command; name another folder")
+        raise UserError(
+            f"--package: {file} is not of this command; name another folder"
+        )
     packages = chosen_packages(names, parent, layer_keys)
     for package in packages:
         if package.folder.exists():
@@ -131,7 +147,9 @@ def check_name(parent: Path) -> None:
         )
 
     if is_pythons_own(name):
-        raise UserError(f"--package: got {parent}, but Python has its own {name}; want a new name")
+        raise UserError(
+            f"--package: got {parent}, but Python has its own {name}; want a new name"
+        )
 
     needed = {*ENGINES}
     for manifest in readable_manifests().values():
@@ -149,7 +167,9 @@ def check_name(parent: Path) -> None:
             )
 
 
-def chosen_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Package]:
+def chosen_packages(
+    names: list[str], parent: Path, layer_keys: list[str]
+) -> list[Package]:
     """Return the packages that `pack_packages` writes.
 
     Raises what `pack_all` raises, and UserError for a solution that serves none of the layers.
@@ -191,8 +211,12 @@ def adapter_text(adapter: Path) -> str:
     from integrations.vllm.for_vllm_fp8 import    ->  from .for_vllm_fp8 import
     """
     text = adapter.read_text(encoding="utf-8")
-    text = re.sub(r"^( *from )solutions\.common\b", r"\1.common", text, flags=re.MULTILINE)
-    text = re.sub(r"^( *from )integrations import", r"\1. import", text, flags=re.MULTILINE)
+    text = re.sub(
+        r"^( *from )solutions\.common\b", r"\1.common", text, flags=re.MULTILINE
+    )
+    text = re.sub(
+        r"^( *from )integrations import", r"\1. import", text, flags=re.MULTILINE
+    )
     other_adapter = r"^( *from )integrations\.(?:\w+\.)?(for_\w+) import"
     return re.sub(other_adapter, r"\1.\2 import", text, flags=re.MULTILINE)
 

@@ -13,7 +13,8 @@ from functools import cache
 STATEMENT = re.compile(rb"from\s*\.[\s.\w]*?\s+import\b")
 CPP_SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".h", ".hpp")
 INCLUDE = re.compile(
-    r'^(?P<before>[^\S\n]*#[^\S\n]*include[^\S\n]*")(?P<path>[^"\n]+)(?=")', re.MULTILINE
+    r'^(?P<before>[^\S\n]*#[^\S\n]*include[^\S\n]*")(?P<path>[^"\n]+)(?=")',
+    re.MULTILINE,
 )
 
 

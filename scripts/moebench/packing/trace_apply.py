@@ -69,7 +69,9 @@ def solutions_to_write(names: list[str], keys: list[str]) -> dict[str, Solution]
 
     if not chosen:
         listed = ", ".join(with_call)
-        raise UserError(f"--definition: got no layer that FlashInfer calls, want of {listed}")
+        raise UserError(
+            f"--definition: got no layer that FlashInfer calls, want of {listed}"
+        )
     return chosen
 
 
@@ -86,7 +88,9 @@ def check_only_one(path: Path, definition: str) -> None:
             continue
         solution = Solution.model_validate_json(other.read_text(encoding="utf-8"))
         if solution.definition == definition:
-            raise UserError(f"--trace-apply: {other} is of the same definition; remove one of them")
+            raise UserError(
+                f"--trace-apply: {other} is of the same definition; remove one of them"
+            )
 
 
 def with_entry(solution: Solution, key: str) -> Solution:
@@ -102,11 +106,16 @@ def with_entry(solution: Solution, key: str) -> Solution:
 
     text = (paths.INTEGRATIONS / "flashinfer" / ENTRY).read_text(encoding="utf-8")
     for name, value in values.items():
-        text, count = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
+        text, count = re.subn(
+            rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE
+        )
         assert count == 1, f"{ENTRY} has no line that begins with {name}"
     source = SourceFile(path=ENTRY, content=text)
 
-    changes = {"entry_point": f"{ENTRY}::{FUNCTION}", "destination_passing_style": False}
+    changes = {
+        "entry_point": f"{ENTRY}::{FUNCTION}",
+        "destination_passing_style": False,
+    }
     spec = solution.spec.model_copy(update=changes)
     sources = [*solution.sources, source]
     return solution.model_copy(update={"spec": spec, "sources": sources})

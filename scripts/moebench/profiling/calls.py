@@ -27,7 +27,12 @@ from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import pack
 
 WARMUP_RUNS = 3
-DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)  # where the default workloads are in the list of all, by T
+DEFAULT_SHARES = (
+    0,
+    1 / 3,
+    2 / 3,
+    1,
+)  # where the default workloads are in the list of all, by T
 FLUSH_BYTES = 256 << 20  # more than any L2
 
 
@@ -40,7 +45,9 @@ def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
     """
     kinds = routing_kinds.kinds_of(layer_key)
     recorded = dataset.labelled(definition_name(layer_key))
-    or_a_kind = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""  # for the message
+    or_a_kind = (
+        f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
+    )  # for the message
 
     chosen = {}
     for name in names or default_workloads(recorded):
@@ -55,7 +62,9 @@ def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
 
 def default_workloads(recorded: list[LabelledWorkload]) -> list[str]:
     """Return the uuids of four workloads, from the least T above 0 to the greatest."""
-    with_tokens = [labelled.workload for labelled in recorded if labelled.workload.axes["seq_len"]]
+    with_tokens = [
+        labelled.workload for labelled in recorded if labelled.workload.axes["seq_len"]
+    ]
     with_tokens.sort(key=workloads.tokens)
     last = len(with_tokens) - 1
     return [with_tokens[round(share * last)].uuid for share in DEFAULT_SHARES]
@@ -66,10 +75,14 @@ def build(solution: Solution, definition: Definition) -> Runnable:
     try:
         return BuilderRegistry.get_instance().build(definition, solution)
     except (Exception, SystemExit) as error:
-        raise CannotRun(f"{solution.name}: does not build: {first_line(error)}") from error
+        raise CannotRun(
+            f"{solution.name}: does not build: {first_line(error)}"
+        ) from error
 
 
-def arguments(runnable: Runnable, workload: Workload, definition: Definition, device: str) -> list:
+def arguments(
+    runnable: Runnable, workload: Workload, definition: Definition, device: str
+) -> list:
     """Return a runnable's arguments: a workload's inputs, the same in every run on one device, and
     new outputs if it writes into its arguments.
     """
@@ -114,7 +127,9 @@ def copied(args: list) -> list:
 
 def main(argv: list[str]) -> int:
     """Call a solution under ncu. Returns the exit status: 0, or 2 for bad arguments."""
-    parser = argparse.ArgumentParser("python -m moebench.profiling.calls", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "python -m moebench.profiling.calls", description=__doc__
+    )
     parser.add_argument("solution")
     parser.add_argument("layer_key", choices=list(catalogue.layer_sizes()))
     workloads_help = "as for moebench profile --workloads"

@@ -57,7 +57,9 @@ def record(solution: str, layer_key: str, workloads: list[str]) -> str:
         command = ["ncu", *OPTIONS, "--log-file", str(log), *program]
         command += [solution, layer_key, *workloads]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+            )
         except subprocess.TimeoutExpired as error:
             raise CannotRun(f"ncu: no end after {TIMEOUT_SECONDS} s") from error
         report = log.read_text(encoding="utf-8") if log.exists() else ""
@@ -90,8 +92,13 @@ def by_workload(report: str, count: int) -> list[pd.DataFrame]:
     is_separator = launches.kernel == MARK  # launched before each workload's call
     workloads = is_separator.cumsum()
     if is_separator.sum() != count:
-        raise CannotRun(f"ncu: its output has {is_separator.sum()} workloads, want {count}")
-    return [launches[~is_separator & (workloads == number)] for number in range(1, count + 1)]
+        raise CannotRun(
+            f"ncu: its output has {is_separator.sum()} workloads, want {count}"
+        )
+    return [
+        launches[~is_separator & (workloads == number)]
+        for number in range(1, count + 1)
+    ]
 
 
 def launches_in(report: str) -> pd.DataFrame:
@@ -107,11 +114,15 @@ def launches_in(report: str) -> pd.DataFrame:
 
     times = rows[rows["Metric Name"] == METRICS["us"]]
     for unit in set(times["Metric Unit"]) - TIME_UNITS:
-        raise CannotRun(f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds")
+        raise CannotRun(
+            f"ncu: {METRICS['us']}: got the unit {unit!r}, want nanoseconds"
+        )
 
     plain_numbers = rows["Metric Value"].str.replace(",", "")
     rows["value"] = pd.to_numeric(plain_numbers, errors="coerce")
-    launches = rows.pivot(index=["ID", "Kernel Name"], columns="Metric Name", values="value")
+    launches = rows.pivot(
+        index=["ID", "Kernel Name"], columns="Metric Name", values="value"
+    )
     launches = launches.reindex(columns=list(METRICS.values()))
     launches.columns = list(METRICS)
     launches = launches.dropna(subset="us")

@@ -96,7 +96,9 @@ class BuiltSolution:
             # Whatever is raised, profiling the same workload raises it again and tells the user.
             with suppress(Exception), torch.no_grad():
                 args = arguments(self.runnable, workload, job.definition, job.device)
-                ms = time_runnable(self.runnable, args, WARMUP_RUNS, job.calls, job.device)
+                ms = time_runnable(
+                    self.runnable, args, WARMUP_RUNS, job.calls, job.device
+                )
                 self.wall_us[uuid] = round(1e3 * ms, 3)
 
     def profiles(self) -> list[WorkloadProfile]:

@@ -133,7 +133,9 @@ def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[
     lines = []
     for kernel in kernels:
         if kernel.stage == UNASSIGNED:
-            lines.append(f"{kernel.name}: unassigned: no pattern in [stages] of solution.toml fits")
+            lines.append(
+                f"{kernel.name}: unassigned: no pattern in [stages] of solution.toml fits"
+            )
 
     counts = pd.crosstab(launches.kernel, launches.call)
     counts = counts.reindex(columns=range(calls), fill_value=0)
@@ -141,7 +143,9 @@ def warnings(kernels: list[Kernel], launches: pd.DataFrame, calls: int) -> list[
         least = counts.loc[name].min()
         most = counts.loc[name].max()
         if least < most:
-            lines.append(f"{name}: {least} to {most} launches a call, want the same in all of them")
+            lines.append(
+                f"{name}: {least} to {most} launches a call, want the same in all of them"
+            )
 
     if not kernels:
         lines.append("no kernel was seen inside the calls")

@@ -17,7 +17,14 @@ import pandas as pd
 from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.roofline import MEASURED_ON
 from moebench.packing.manifest import read_manifest, solution_names
-from moebench.reports.table import Cell, Table, decimal, decimals, frame_rows, token_heads
+from moebench.reports.table import (
+    Cell,
+    Table,
+    decimal,
+    decimals,
+    frame_rows,
+    token_heads,
+)
 from moebench.results.measurements import is_ranked
 from moebench.results.spread import ALIKE, SEVERAL_RUNS, nearest_tokens
 from moebench.results.summary import by_solution, counted, shown_tolerance
@@ -119,8 +126,12 @@ def times_by_tokens(rows: pd.DataFrame, tokens: Collection[int]) -> pd.DataFrame
     first workload with so many tokens.
     """
     first = rows.drop_duplicates(["solution", "tokens"])
-    cells = [Cell(ms_text(row), "best" if row.tied else "") for row in first.itertuples()]
-    times = first.assign(cell=cells).pivot(index="solution", columns="tokens", values="cell")
+    cells = [
+        Cell(ms_text(row), "best" if row.tied else "") for row in first.itertuples()
+    ]
+    times = first.assign(cell=cells).pivot(
+        index="solution", columns="tokens", values="cell"
+    )
     return times.reindex(columns=tokens).set_axis(token_heads(tokens), axis="columns")
 
 
@@ -245,7 +256,9 @@ def rates_table(rows: pd.DataFrame) -> Table:
     )
 
 
-def workload_cells(rows: pd.DataFrame, cell_of: Callable[..., Cell | None]) -> pd.DataFrame:
+def workload_cells(
+    rows: pd.DataFrame, cell_of: Callable[..., Cell | None]
+) -> pd.DataFrame:
     """Return a row for each workload: T, and a cell for each solution, the best solution first.
 
     cell_of: makes a cell of a solution's row, as itertuples yields it.

@@ -66,7 +66,9 @@ def with_change(value: float, before: float, digits: int) -> str:
     return f"{decimal(value, digits)} ({value / before - 1:+.1%})"
 
 
-def vllm_table(layers: int, backends: list[str], since: str = "", until: str = "~") -> Table:
+def vllm_table(
+    layers: int, backends: list[str], since: str = "", until: str = "~"
+) -> Table:
     """Return the medians over all runs of some backends, a row for each concurrency.
 
     layers: of the model. backends: keys of EXPERTS_BY; the others' times are compared with the
@@ -114,7 +116,12 @@ def logprobs_table() -> Table:
             experts_by = EXPERTS_BY[record["backend"]]
             name = f"{experts_by}, {record['positions']} tokens, {length} prompts"
             same_best = f"{record['same_best']:.1%}"
-            row = [name, decimal(record["median"], 4), decimal(record["p99"], 3), same_best]
+            row = [
+                name,
+                decimal(record["median"], 4),
+                decimal(record["p99"], 3),
+                same_best,
+            ]
             rows.append(row)
     return Table(["", "median", "99th percentile", "same best token"], [rows])
 
@@ -129,7 +136,12 @@ def sglang_runs() -> pd.DataFrame:
     runs["experts_by"] = runs.run_name.str.replace(r"_\d$", "", regex=True)
     for step in ("prefill", "decode"):
         runs[f"share.{step}"] = runs[f"experts_ms.{step}"] / runs[f"step_ms.{step}"]
-    return runs.drop(columns="run_name").groupby("experts_by").median().sort_values("experts_by")
+    return (
+        runs.drop(columns="run_name")
+        .groupby("experts_by")
+        .median()
+        .sort_values("experts_by")
+    )
 
 
 def sglang_table(layers: int) -> Table:
@@ -151,6 +163,16 @@ def sglang_table(layers: int) -> Table:
         row += [f"{run[f'share.{step}']:.1%}" for step in ("prefill", "decode")]
         rows.append(row)
 
-    head = ["experts by", "prefill ms", "decode ms a token", "tokens/s, prompt and output"]
-    head += ["experts' ms a layer, prefill", "decode", "share of kernel time, prefill", "decode"]
+    head = [
+        "experts by",
+        "prefill ms",
+        "decode ms a token",
+        "tokens/s, prompt and output",
+    ]
+    head += [
+        "experts' ms a layer, prefill",
+        "decode",
+        "share of kernel time, prefill",
+        "decode",
+    ]
     return Table(head, [rows])

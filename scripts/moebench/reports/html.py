@@ -25,7 +25,16 @@ from moebench.results.spread import SEVERAL_RUNS
 from moebench.results.summary import SHOWN_TOLERANCE
 
 FOLDER = Path(__file__).parent
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "pentagon")
+SYMBOLS = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "x",
+    "pentagon",
+)
 
 # Column of the rows -> its heading in the table. A narrow window shows the first SHOWN_IF_NARROW.
 HEADINGS = {
@@ -46,8 +55,18 @@ HEADINGS = {
 SHOWN_IF_NARROW = 4
 WORDS = ("solution", "status", "source", "timestamp")  # the other columns hold numbers
 
-CHOSEN_BY = ("definition", "hardware", "tolerance")  # columns with a menu above the figure
-DETAILS = ("tolerance_text", "conditions", "versions", "source_sha1", "place")  # shown on hovering
+CHOSEN_BY = (
+    "definition",
+    "hardware",
+    "tolerance",
+)  # columns with a menu above the figure
+DETAILS = (
+    "tolerance_text",
+    "conditions",
+    "versions",
+    "source_sha1",
+    "place",
+)  # shown on hovering
 
 PAGE = """<!doctype html>
 <html lang="en">

@@ -33,7 +33,10 @@ from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)  # for which bounds are shown
-TOP_K_GIVEN = ("routed", "mxfp4")  # forms that are called with the experts of each token
+TOP_K_GIVEN = (
+    "routed",
+    "mxfp4",
+)  # forms that are called with the experts of each token
 MOST_LISTED = 8  # of the fields that are not understood
 
 
@@ -203,7 +206,9 @@ def servings_of(layer: RankLayer) -> list[Serving]:
         for form, ratio_of_solution in recorded.items():
             if name in ratio_of_solution:
                 ratios[form] = ratio_of_solution[name]
-        servings.append(Serving(name, reasons(solution, layer), ratios, elsewhere.get(name)))
+        servings.append(
+            Serving(name, reasons(solution, layer), ratios, elsewhere.get(name))
+        )
     return sorted(servings, key=best_first)
 
 
@@ -214,7 +219,9 @@ def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | No
         by_form[form] = None
         if key not in solution.definitions:
             sizes = layer.sizes
-            if form in TOP_K_GIVEN:  # then a solution sees no groups, and shared experts as others
+            if (
+                form in TOP_K_GIVEN
+            ):  # then a solution sees no groups, and shared experts as others
                 sizes = after_routing(sizes)
             by_form[form] = why_not(solution.serves, form, sizes)
     return by_form
@@ -258,7 +265,9 @@ def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
         name = "served, top-k given" if form in TOP_K_GIVEN else "served, with router"
         rows.append((name, served_by(form, servings)))
     if any(serving.over_bound for serving in servings):
-        rows.append(("", "(recorded latency over the bound, geometric mean over workloads)"))
+        rows.append(
+            ("", "(recorded latency over the bound, geometric mean over workloads)")
+        )
 
     refusing = defaultdict(list)  # reason -> solutions
     for serving in servings:

@@ -18,7 +18,9 @@ from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Table, decimals
 
-ALONE = "the layer alone"  # in place of a way to sum: the time without any; never in bold
+ALONE = (
+    "the layer alone"  # in place of a way to sum: the time without any; never in bold
+)
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
 
 
@@ -127,7 +129,9 @@ def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby("T").median()
 
 
-def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[list[Point]]:
+def grouped(
+    points: list[Point], key: Callable[[Point], Hashable]
+) -> Iterable[list[Point]]:
     """Return lists of points that share a key, in the order of the lists' first points."""
     groups = {}
     for point in points:
@@ -136,7 +140,10 @@ def grouped(points: list[Point], key: Callable[[Point], Hashable]) -> Iterable[l
 
 
 def times_table(
-    times: pd.DataFrame, digits: int, title: str, wrong: Collection[tuple[int, str]] = ()
+    times: pd.DataFrame,
+    digits: int,
+    title: str,
+    wrong: Collection[tuple[int, str]] = (),
 ) -> Table:
     """Return a row for each T, the index of `times`, and a column for each way.
 

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from moebench.results.spread import ASSUMED, NOT_KNOWN, OTHER_CELLS, SEVERAL_RUNS, TRIALS
+from moebench.results.spread import (
+    ASSUMED,
+    NOT_KNOWN,
+    OTHER_CELLS,
+    SEVERAL_RUNS,
+    TRIALS,
+)
 from moebench.results.summary import SHOWN_TOLERANCE, base_of
 
 PAGE = "/docs/compare.md#versions"  # GitHub's link from the root of the repository

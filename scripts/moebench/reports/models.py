@@ -13,7 +13,15 @@ from moebench.operators.roofline import MEASURED_ON
 from moebench.operators.workloads import recorded_counts
 from moebench.reports.comparison import times_by_tokens
 from moebench.reports.served import title
-from moebench.reports.table import Cell, Row, Table, decimal, decimals, frame_rows, token_heads
+from moebench.reports.table import (
+    Cell,
+    Row,
+    Table,
+    decimal,
+    decimals,
+    frame_rows,
+    token_heads,
+)
 from moebench.results.spread import nearest_tokens
 from moebench.results.summary import (
     SHOWN_TOLERANCE,
@@ -93,8 +101,12 @@ def ahead_table(measured: list[MeasuredLayer]) -> Table:
     table_rows = []
     for each in measured:
         timed = counted(each.rows).sort_values("ms")
-        points = [list(timed[timed.tokens == tokens].itertuples()) for tokens in AHEAD_TOKENS]
-        fastest = dict.fromkeys(base_of(of_tokens[0].solution) for of_tokens in points if of_tokens)
+        points = [
+            list(timed[timed.tokens == tokens].itertuples()) for tokens in AHEAD_TOKENS
+        ]
+        fastest = dict.fromkeys(
+            base_of(of_tokens[0].solution) for of_tokens in points if of_tokens
+        )
         texts = [ahead_text(of_tokens) for of_tokens in points]
         names = ", ".join(fastest)
         table_rows.append([shown_name(each.layer), names, *texts])
@@ -157,7 +169,9 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
             text += f" ({measured_tokens})"
         texts.append(text)
 
-    if 1 in of_best.index:  # at T=1 the bound depends on how many of the token's experts are local
+    if (
+        1 in of_best.index
+    ):  # at T=1 the bound depends on how many of the token's experts are local
         active = recorded_counts(layer_key)[of_best.uuid[1]].active
         texts[0] += f", {active} active"
     return texts
@@ -188,7 +202,9 @@ def served(records: list[ServedRecord]) -> Table:
     table_rows = []
     for record in records:
         if record.has_bound:
-            texts = [ahead_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS]
+            texts = [
+                ahead_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS
+            ]
             table_rows.append([title(record.head), *texts])
     return Table(["model", *token_heads(SERVED_TOKENS)], [table_rows])
 

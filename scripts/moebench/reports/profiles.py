@@ -11,7 +11,13 @@ import pandas as pd
 
 from moebench.core import paths
 from moebench.operators.roofline import MEASURED_ON
-from moebench.profiling.record import Counters, Kernel, ProfileRecord, WorkloadProfile, read_records
+from moebench.profiling.record import (
+    Counters,
+    Kernel,
+    ProfileRecord,
+    WorkloadProfile,
+    read_records,
+)
 from moebench.reports.table import Row, Table, decimal, frame_rows
 from moebench.results import staleness
 from moebench.results.bounds import by_ceilings_of_today
@@ -31,16 +37,22 @@ def recorded() -> list[ProfileRecord]:
     """
     records = []
     for record in read_records(paths.PROFILES):
-        profiles = [with_bound_of_today(record, profile) for profile in record.workloads]
+        profiles = [
+            with_bound_of_today(record, profile) for profile in record.workloads
+        ]
         records.append(record.model_copy(update={"workloads": profiles}))
     return records
 
 
-def with_bound_of_today(record: ProfileRecord, profile: WorkloadProfile) -> WorkloadProfile:
+def with_bound_of_today(
+    record: ProfileRecord, profile: WorkloadProfile
+) -> WorkloadProfile:
     """Return a record's profile with its bound, if it has one, by today's ceilings."""
     if not profile.bound_us:
         return profile
-    bound_us = by_ceilings_of_today(profile.bound_us, record.ceilings, record.definition, profile.T)
+    bound_us = by_ceilings_of_today(
+        profile.bound_us, record.ceilings, record.definition, profile.T
+    )
     return profile.model_copy(update={"bound_us": bound_us})
 
 

@@ -12,7 +12,10 @@ import pandas as pd
 from moebench.core import paths
 from moebench.reports.table import Table, decimal
 
-CARDS = ("B", "C")  # run in one night; their difference is the stated spread between cards
+CARDS = (
+    "B",
+    "C",
+)  # run in one night; their difference is the stated spread between cards
 REPEATED = (*CARDS, "D")
 COMPARED = [("B", "A"), ("C", "A"), ("B", "D"), ("C", "D"), CARDS]
 CELL = ["solution", "tokens", "uuid"]
@@ -79,7 +82,14 @@ def table() -> Table:
         is_many = both.tokens > MOST_TOKENS
         rows.append(table_row(card, other, f"1 to {MOST_TOKENS}", both[~is_many]))
         rows.append(table_row(card, other, "more", both[is_many]))
-    head = ["medians of", "T", "cells", "in the range", "in the stated spread", "within 2%"]
+    head = [
+        "medians of",
+        "T",
+        "cells",
+        "in the range",
+        "in the stated spread",
+        "within 2%",
+    ]
     return Table([*head, "farthest"], [rows], word_columns=2)
 
 
@@ -96,7 +106,9 @@ def ratios_table() -> Table:
     turns.
     """
     cells = recorded()
-    by_card = pd.DataFrame({card: over_fastest(cells, card) for card in REPEATED}).dropna()
+    by_card = pd.DataFrame(
+        {card: over_fastest(cells, card) for card in REPEATED}
+    ).dropna()
     rows = []
     for name, ratios in by_card.sort_values(REPEATED[-1])[1:].iterrows():
         rows.append([name, *(decimal(ratio, 2) for ratio in ratios)])

@@ -34,7 +34,9 @@ from moebench.results.measurements import merge_runs, timed_calls
 from moebench.results.spread import tied_with_fastest, with_ranges
 from moebench.results.trace_rows import rows_from
 
-FASTEST_CAPTION = "fastest: on how many workloads it is, or tied, as the ranges of runs overlap"
+FASTEST_CAPTION = (
+    "fastest: on how many workloads it is, or tied, as the ranges of runs overlap"
+)
 INDENT = "    "
 BAR_COLUMNS = (
     BarColumn(),
@@ -46,7 +48,9 @@ BAR_COLUMNS = (
 
 
 @contextmanager
-def shown(plan: Plan, place: str, console: Console) -> Iterator[Callable[[Outcome], None]]:
+def shown(
+    plan: Plan, place: str, console: Console
+) -> Iterator[Callable[[Outcome], None]]:
     """Return a context that yields a function to show an outcome, above a bar of what is done.
 
     When the context ends the bar goes and the tables come, after Ctrl-C, too. place: the cluster
@@ -92,7 +96,9 @@ class Results:
                 if result.log:
                     print_line(self.console, f"the log of {name}:\n{result.log}")
         description = self.place or printable(outcome.task.label)
-        self.bar.update(self.bar_task, completed=self.shown_count, description=description)
+        self.bar.update(
+            self.bar_task, completed=self.shown_count, description=description
+        )
 
 
 def print_line(console: Console, text: str) -> None:
@@ -137,7 +143,9 @@ def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
     """Print the tables of each definition, and where its traces are."""
     for part in plan.parts.values():
         name = part.definition.name
-        of_part = [outcome for outcome in outcomes if outcome.task.definition_name == name]
+        of_part = [
+            outcome for outcome in outcomes if outcome.task.definition_name == name
+        ]
         for table in tables(plan, part, of_part):
             print_line(console, table.title)
             console.print(InTerminal(replace(table, title="")))
@@ -180,7 +188,9 @@ def table(
     missing = missing_workloads(rows, outcomes)
 
     shown = figures.reindex(part.solutions).reset_index(names="solution")
-    shown.insert(1, "passed", [passed_cell(rows, name, missing[name]) for name in part.solutions])
+    shown.insert(
+        1, "passed", [passed_cell(rows, name, missing[name]) for name in part.solutions]
+    )
 
     notes = captions(figures.columns)
     for outcome in outcomes:

@@ -31,14 +31,18 @@ def recorded() -> list[ServedRecord]:
     for path in sorted(paths.SERVED.glob("*.jsonl")):
         record = read_served(path)
         if record.points:
-            points = [with_bound_of_today(record.head, point) for point in record.points]
+            points = [
+                with_bound_of_today(record.head, point) for point in record.points
+            ]
             records.append(replace(record, points=points))
     return records
 
 
 def with_bound_of_today(head: Head, point: Point) -> Point:
     """Return a record's point with its bound by today's ceilings."""
-    bound_ms = by_ceilings_of_today(point.bound_ms, head.ceilings, head.definition, point.tokens)
+    bound_ms = by_ceilings_of_today(
+        point.bound_ms, head.ceilings, head.definition, point.tokens
+    )
     return point.model_copy(update={"bound_ms": bound_ms})
 
 
@@ -117,7 +121,9 @@ def time_row(record: ServedRecord, tokens: int) -> Row:
     return row
 
 
-def time_cell(point: Point | None, slowest_round: float, has_bound: bool) -> Cell | None:
+def time_cell(
+    point: Point | None, slowest_round: float, has_bound: bool
+) -> Cell | None:
     """Return ms and times the bound, "12.500 (1.25)", with a star where there is no graph.
 
     slowest_round: ms of the fastest solution's slowest round. A solution with a round as fast is

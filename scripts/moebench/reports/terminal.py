@@ -15,7 +15,13 @@ from rich.text import Text
 from moebench.core.printable import printable
 from moebench.reports.table import Entry, Table, as_cell, one_line
 
-STYLES = {"": "", "best": "bold green", "good": "green", "stale": "dim", "failed": "bold red"}
+STYLES = {
+    "": "",
+    "best": "bold green",
+    "good": "green",
+    "stale": "dim",
+    "failed": "bold red",
+}
 
 # Widths in characters
 UNLIMITED = 10_000  # of a file or a pipe, which no line exceeds
@@ -47,7 +53,11 @@ class InTerminal:
             yield Text(printable(table.title), overflow="fold")
         yield rich_table
 
-        texts = [left_out(table, places, options.max_width), table.caption, *table.notes]
+        texts = [
+            left_out(table, places, options.max_width),
+            table.caption,
+            *table.notes,
+        ]
         table_width = screen.measure(rich_table, options=options).maximum
         text_width = min(options.max_width, max(TEXT_WIDTH, table_width))
         for text in filter(None, texts):
@@ -75,7 +85,9 @@ def shown_places(table: Table, screen: Console, options: ConsoleOptions) -> list
 
 def left_out(table: Table, shown: list[int], max_width: int) -> str:
     """Return a sentence with the columns that are not shown, "" where all are."""
-    names = [one_line(name) for place, name in enumerate(table.head) if place not in shown]
+    names = [
+        one_line(name) for place, name in enumerate(table.head) if place not in shown
+    ]
     if not names:
         return ""
     terminal = f"the terminal is {max_width} characters wide"

@@ -17,7 +17,11 @@ from moebench.results.measurements import CELL, CONDITION, merge_runs
 from moebench.results.trace_rows import rows_from, source_hash
 
 KEY = [*CELL, "tokens", *CONDITION]
-SIDES = {"both": "both", "left_only": "before", "right_only": "after"}  # pandas' words -> ours
+SIDES = {
+    "both": "both",
+    "left_only": "before",
+    "right_only": "after",
+}  # pandas' words -> ours
 COMPARED = ["failure", "ms", "ms_low", "ms_high", "runs", "range_from"]
 WORSE = ("failing", "slower")
 
@@ -38,7 +42,11 @@ def compare(before: list[Path], after: list[Path]) -> tuple[pd.DataFrame, list[s
     compared = spread.with_ranges(both)[[*KEY, *COMPARED]]
 
     rows = compared.loc["before"].merge(
-        compared.loc["after"], how="outer", on=KEY, suffixes=("_before", "_after"), indicator="side"
+        compared.loc["after"],
+        how="outer",
+        on=KEY,
+        suffixes=("_before", "_after"),
+        indicator="side",
     )
     rows["side"] = rows.side.map(SIDES).astype(str)
     rows["change"] = rows.ms_after / rows.ms_before - 1

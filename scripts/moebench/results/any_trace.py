@@ -48,7 +48,11 @@ class AnyTrace(Trace, extra="allow"):
         fields = dict(self.model_extra)
         evaluation = self.evaluation
         if evaluation is not None:
-            parts = (evaluation.environment, evaluation.correctness, evaluation.performance)
+            parts = (
+                evaluation.environment,
+                evaluation.correctness,
+                evaluation.performance,
+            )
             for part in filter(None, (evaluation, *parts)):
                 fields |= part.model_extra
         return fields

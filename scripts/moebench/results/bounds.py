@@ -41,11 +41,17 @@ def bound_columns(recorded: list[Recorded]) -> pd.DataFrame:
         if can_be_bounded(trace):
             key = (each.root, trace.definition, trace.workload.uuid)
             if key not in bound_of_workload:
-                bound_of_workload[key] = recorded_bound(trace.definition, trace.workload, each.root)
+                bound_of_workload[key] = recorded_bound(
+                    trace.definition, trace.workload, each.root
+                )
             bound = bound_of_workload[key]
             if bound and bound.rows:  # the routing is known, and an expert has a token
                 on_gpu = replace(bound, gpu=trace.evaluation.environment.hardware)
-                columns |= {"bound_ms": on_gpu.ms, "bytes": bound.bytes, "flops": bound.flops}
+                columns |= {
+                    "bound_ms": on_gpu.ms,
+                    "bytes": bound.bytes,
+                    "flops": bound.flops,
+                }
         columns["workloads"] = len(uuids[each.root, trace.definition])
         rows.append(columns)
     return pd.DataFrame(rows)
@@ -59,7 +65,9 @@ def can_be_bounded(trace: Trace) -> bool:
     """
     protocol = of_trace(trace).protocol or ""
     is_elsewhere = DATA_SET_TENSORS in protocol
-    return trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
+    return (
+        trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
+    )
 
 
 def workload_uuids(recorded: list[Recorded]) -> dict[DefinitionKey, set[str]]:

@@ -86,7 +86,9 @@ def width_of_trials(text: str) -> float:
     return max(times) / min(times)
 
 
-def tied_with_fastest(cells: pd.DataFrame, ms: pd.Series, workload: list[pd.Series]) -> pd.Series:
+def tied_with_fastest(
+    cells: pd.DataFrame, ms: pd.Series, workload: list[pd.Series]
+) -> pd.Series:
     """Return whether each cell's range overlaps that of the fastest cell of its workload.
 
     ms: the times that are compared, NaN for cells that are left out. workload: columns that tell

@@ -28,10 +28,14 @@ from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
 State = Literal["current", "earlier", "stale", "unknown"]
-Sources = dict[tuple[str, str], set[str]]  # (definition, solution) -> `hashes` of the source now
+Sources = dict[
+    tuple[str, str], set[str]
+]  # (definition, solution) -> `hashes` of the source now
 
 
-def judge(provenance: Provenance, hashes_now: Collection[str], complete: bool = True) -> State:
+def judge(
+    provenance: Provenance, hashes_now: Collection[str], complete: bool = True
+) -> State:
     """Return the state of a measurement:
 
     "current": one of its hashes is one of the source now;
@@ -150,7 +154,9 @@ def left_to_run(plan: Plan, resume: bool) -> Plan:
     return replace(plan, parts=parts)
 
 
-def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str], list[Trace]]:
+def reusable(
+    plan: Plan, part: Part, traces: list[Trace]
+) -> dict[tuple[str, str], list[Trace]]:
     """Return (workload's uuid, solution) -> the traces that make evaluating it again needless.
 
     Those are traces of the solution's source as it is now, made on the plan's device, at its
@@ -161,7 +167,10 @@ def reusable(plan: Plan, part: Part, traces: list[Trace]) -> dict[tuple[str, str
     for name, packed in part.solutions.items():
         hashes_now = hashes(packed)
         for trace in traces:
-            if (trace.solution, trace.definition) != (packed.name, part.definition.name):
+            if (trace.solution, trace.definition) != (
+                packed.name,
+                part.definition.name,
+            ):
                 continue
             provenance = of_trace(trace)
             is_current = judge(provenance, hashes_now) == "current"

@@ -38,7 +38,9 @@ def counted(rows: pd.DataFrame, tolerance: str = SHOWN_TOLERANCE) -> pd.DataFram
     return rows[(rows.tolerance == tolerance) & rows.counts]
 
 
-def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.DataFrame:
+def by_solution(
+    rows: pd.DataFrame, verdicts: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Return a row for each solution, the best one first.
 
     rows: of `measurements.load`, of one definition, GPU and clock. verdicts: the rows in which
@@ -75,7 +77,9 @@ def by_solution(rows: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> pd.
     means["complete"] = is_timed & has_passed
     complete = means[means.complete]
     means["best"] = means.index.isin(tied_with_best(complete).index)
-    return means.sort_values(["complete", "over_fastest"], ascending=[False, True], kind="stable")
+    return means.sort_values(
+        ["complete", "over_fastest"], ascending=[False, True], kind="stable"
+    )
 
 
 def means_of_times(timed: pd.DataFrame) -> pd.DataFrame:

@@ -75,7 +75,9 @@ def trace_files_below(wanted: list[Path]) -> list[Path]:
 
 def read_file(file: Path) -> tuple[list[Recorded], list[str]]:
     """Return a file's traces with an evaluation, and a warning for each line that is no trace."""
-    data_sets = [each for each in file.resolve().parents if (each / "definitions").is_dir()]
+    data_sets = [
+        each for each in file.resolve().parents if (each / "definitions").is_dir()
+    ]
     root = data_sets[0] if data_sets else None  # the nearest
 
     name = str(file)
@@ -91,7 +93,9 @@ def read_file(file: Path) -> tuple[list[Recorded], list[str]]:
         try:
             trace = AnyTrace.model_validate_json(line)
         except ValidationError as error:
-            warnings.append(f"{place}: left out: not a FIB trace: {first_fault(error, 'line')}")
+            warnings.append(
+                f"{place}: left out: not a FIB trace: {first_fault(error, 'line')}"
+            )
             continue
         if trace.solution is not None and trace.evaluation is not None:
             recorded.append(Recorded(trace, place, root))

@@ -72,10 +72,14 @@ def rows_from(traces: list[Trace]) -> pd.DataFrame:
             folder_names[key] = folder_name(*key)
         rows.append(row_of(trace, folder_names[key]))
     table = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = table[NUMBERS].apply(pd.to_numeric, errors="coerce")  # FIB writes "inf" and "nan"
+    numbers = table[NUMBERS].apply(
+        pd.to_numeric, errors="coerce"
+    )  # FIB writes "inf" and "nan"
     is_finite = numbers.abs() < math.inf
     table[NUMBERS] = numbers.where(is_finite)
-    table["passed"] = table.passed.astype(bool)  # pandas infers object where there is no row
+    table["passed"] = table.passed.astype(
+        bool
+    )  # pandas infers object where there is no row
     return table
 
 
@@ -116,7 +120,11 @@ def times(performance: Performance) -> dict[str, float]:
     speedup = performance.speedup_factor
     if ms <= 0 or speedup <= 0:  # what FIB leaves on a CPU
         return {}
-    return {"ms": ms, "reference_ms": performance.reference_latency_ms, "speedup": speedup}
+    return {
+        "ms": ms,
+        "reference_ms": performance.reference_latency_ms,
+        "speedup": speedup,
+    }
 
 
 def exactness(correctness: Correctness, tolerance: str) -> dict[str, float | None]:

@@ -19,7 +19,9 @@ from moebench.operators.catalogue import definition
 Forward = Callable[[], torch.Tensor]  # runs all layers; returns the last one's output
 
 
-def forward_of(runnable: Runnable, layers: list[list], layer_key: str, device: str) -> Forward:
+def forward_of(
+    runnable: Runnable, layers: list[list], layer_key: str, device: str
+) -> Forward:
     """Return the forward pass of a solution. layers: the arguments of each layer.
 
     All layers write to the same output tensor, as a model uses one buffer again and again. Before

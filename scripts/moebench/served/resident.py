@@ -20,10 +20,15 @@ from moebench.operators.operator import Tensors
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
-STATES = ("hidden_states", "hidden_states_scale")  # inputs with the tokens, shared by all layers
+STATES = (
+    "hidden_states",
+    "hidden_states_scale",
+)  # inputs with the tokens, shared by all layers
 STATE_SCALE = 2.0  # mean of the tokens' scales
 FP32_BYTES = 4
-CONTEXT_BYTES = 2_000_000_000  # of the CUDA context, code and libraries' workspaces; a guess
+CONTEXT_BYTES = (
+    2_000_000_000  # of the CUDA context, code and libraries' workspaces; a guess
+)
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,18 @@ class Resident:
         specs = definition(self.layer_key).inputs
         states = {}
         for name in STATES:
-            states[name] = first_tokens(self.layers[0][name], specs[name].shape, num_tokens)
+            states[name] = first_tokens(
+                self.layers[0][name], specs[name].shape, num_tokens
+            )
 
         arguments = []
         for layer in self.layers:
             inputs = layer | states  # STATES are cut once for all layers
             arguments.append(
-                [first_tokens(inputs[name], specs[name].shape, num_tokens) for name in specs]
+                [
+                    first_tokens(inputs[name], specs[name].shape, num_tokens)
+                    for name in specs
+                ]
             )
         return arguments
 
@@ -63,12 +73,18 @@ class Resident:
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
             counts = trained_router.counts_with_shared(chosen, rank, sizes)
-            total += operator(self.layer_key).bound(num_tokens, counts, self.layer_key).ms
+            total += (
+                operator(self.layer_key).bound(num_tokens, counts, self.layer_key).ms
+            )
         return total
 
 
 def fitting(
-    wanted_layers: int, layer_key: str, num_tokens: int, solution_count: int, free_bytes: int
+    wanted_layers: int,
+    layer_key: str,
+    num_tokens: int,
+    solution_count: int,
+    free_bytes: int,
 ) -> int:
     """Return how many of the wanted layers fit beside one reference call and solutions' scratch.
 
@@ -117,12 +133,16 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     All values are drawn, and are the same in every run on one kind of device.
     """
     full = definition(layer_key)
-    shapes = dict(zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True))
+    shapes = dict(
+        zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True)
+    )
     generator = torch.Generator(device).manual_seed(0)
     first_expert = offset_of(layer_key)
     common_inputs = {
         "hidden_states": random_fp8(shapes["hidden_states"], device, generator),
-        "hidden_states_scale": scales(shapes["hidden_states_scale"], STATE_SCALE, generator),
+        "hidden_states_scale": scales(
+            shapes["hidden_states_scale"], STATE_SCALE, generator
+        ),
         "local_expert_offset": first_expert,
         "routed_scaling_factor": router_sizes(layer_key)["routed_scaling_factor"],
     }
@@ -132,7 +152,9 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     for number in range(layer_count):
         routed = routing(f"served/{number}", layer_key, num_tokens, generator)
         local_experts.append(routed.experts - first_expert)
-        layers.append(common_inputs | routed.inputs | weights(layer_key, shapes, generator))
+        layers.append(
+            common_inputs | routed.inputs | weights(layer_key, shapes, generator)
+        )
     return Resident(layer_key, layers, local_experts)
 
 
@@ -145,7 +167,10 @@ def weights(
     large as its inputs.
     """
     sizes = catalogue.layer_sizes()[layer_key]
-    k_sizes = {"gemm1_weights": sizes["hidden_size"], "gemm2_weights": sizes["intermediate_size"]}
+    k_sizes = {
+        "gemm1_weights": sizes["hidden_size"],
+        "gemm2_weights": sizes["intermediate_size"],
+    }
     tensors = {}
     for name, k in k_sizes.items():
         mean = k**-0.5
@@ -162,9 +187,13 @@ def weights(
     return tensors
 
 
-def scales(shape: tuple[int, ...], mean: float, generator: torch.Generator) -> torch.Tensor:
+def scales(
+    shape: tuple[int, ...], mean: float, generator: torch.Generator
+) -> torch.Tensor:
     """Return scales, uniform from half to one and a half times the mean."""
-    return mean * (0.5 + torch.rand(shape, device=generator.device, generator=generator))
+    return mean * (
+        0.5 + torch.rand(shape, device=generator.device, generator=generator)
+    )
 
 
 def integers(
@@ -172,7 +201,12 @@ def integers(
 ) -> torch.Tensor:
     """Return int8 from start to below end."""
     return torch.randint(
-        start, end, shape, dtype=torch.int8, device=generator.device, generator=generator
+        start,
+        end,
+        shape,
+        dtype=torch.int8,
+        device=generator.device,
+        generator=generator,
     )
 
 
@@ -184,7 +218,9 @@ class Routing:
     experts: torch.Tensor
 
 
-def routing(seed: str, layer_key: str, num_tokens: int, generator: torch.Generator) -> Routing:
+def routing(
+    seed: str, layer_key: str, num_tokens: int, generator: torch.Generator
+) -> Routing:
     """Return a layer's routing, drawn like the workloads': a token's logit of an expert is the
     expert's popularity plus noise.
 

@@ -20,7 +20,9 @@ from moebench.served.forward import Forward, capture, forward_of, median_ms
 from moebench.served.record import Point
 from moebench.served.resident import Resident
 
-REPLAYS_MS = 60.0  # a round has as many replays as take so long, but between these numbers
+REPLAYS_MS = (
+    60.0  # a round has as many replays as take so long, but between these numbers
+)
 LEAST_REPLAYS = 3
 MOST_REPLAYS = 20
 EAGER_PASSES = 3  # in a round of a solution that cannot be captured
@@ -67,7 +69,9 @@ class Result:
     count: int = EAGER_PASSES
     times_ms: list[float] = field(default_factory=list)
 
-    def check(self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> None:
+    def check(
+        self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
+    ) -> None:
         """Set matched and error by the last layer's output. Raises ValueError where its shape or
         dtype is not the expected one's.
         """
@@ -104,7 +108,9 @@ def measure(solutions: Solutions, request: Request) -> Iterator[list[Point]]:
         results = results_at(candidates, num_tokens, request)
         torch.cuda.empty_cache()  # of this token count's graphs
         bound_ms = request.model.bound_ms(num_tokens)
-        yield [result.point(name, num_tokens, bound_ms) for name, result in results.items()]
+        yield [
+            result.point(name, num_tokens, bound_ms) for name, result in results.items()
+        ]
 
 
 def results_at(
@@ -146,7 +152,9 @@ def prepared(
     result = Result()
     layer_key = request.model.layer_key
     try:
-        runnable = BuilderRegistry.get_instance().build(definition(layer_key), candidate.packed)
+        runnable = BuilderRegistry.get_instance().build(
+            definition(layer_key), candidate.packed
+        )
         forward = forward_of(runnable, layers, layer_key, request.device)
         if request.device == "cpu":
             result.not_captured = "no CUDA device"
@@ -161,7 +169,11 @@ def prepared(
 
 
 def prepare_on_gpu(
-    candidate: Candidate, forward: Forward, expected: torch.Tensor, request: Request, result: Result
+    candidate: Candidate,
+    forward: Forward,
+    expected: torch.Tensor,
+    request: Request,
+    result: Result,
 ) -> None:
     """Run a forward pass, then capture and replay it; both answers are checked.
 

@@ -23,13 +23,19 @@ from flashinfer_bench.compile import BuilderRegistry
 
 TOKENS = 7
 SCALARS = {"local_expert_offset": 0, "routed_scaling_factor": 2.5}
-NOT_IMPORTED = ("moebench", "definitions", "solutions")  # an editable install must not help
+NOT_IMPORTED = (
+    "moebench",
+    "definitions",
+    "solutions",
+)  # an editable install must not help
 
 
 def main(folder: Path, hardware: str) -> None:
     for name in NOT_IMPORTED:
         sys.modules[name] = None
-    definition = Definition.model_validate_json((folder / "definition.json").read_bytes())
+    definition = Definition.model_validate_json(
+        (folder / "definition.json").read_bytes()
+    )
     solution = Solution.model_validate_json((folder / "solution.json").read_bytes())
     has_device = torch.cuda.is_available()
     if not has_device:
@@ -77,7 +83,9 @@ def call_once(definition: Definition, runnable) -> str:
     inputs = gen_inputs(definition, workload, "cuda:0")
     output = runnable.call_value_returning(*inputs)
     if not torch.isfinite(output.float()).all():
-        raise ValueError(f"a call with {TOKENS} tokens gave an output that is not finite")
+        raise ValueError(
+            f"a call with {TOKENS} tokens gave an output that is not finite"
+        )
     return f"called once with {TOKENS} tokens on {torch.cuda.get_device_name()}"
 
 

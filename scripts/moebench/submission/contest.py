@@ -53,7 +53,9 @@ def prepare(solution: Solution, into: Path, traces: list[Path], hardware: str) -
         print(f"{solution.name} is not fit to be submitted:", *reasons, sep="\n- ")
         return False
     write(solution, into)
-    print(f"{into}: config.toml, solution/, solution.json and {PACKED} (hash {submitted.hash()})")
+    print(
+        f"{into}: config.toml, solution/, solution.json and {PACKED} (hash {submitted.hash()})"
+    )
     return True
 
 
@@ -67,7 +69,11 @@ def write(solution: Solution, folder: Path) -> Solution:
     """
     spec = solution.spec
     entry_file, function = spec.entry_point.split("::")
-    names = {"name": solution.name, "definition": solution.definition, "author": solution.author}
+    names = {
+        "name": solution.name,
+        "definition": solution.definition,
+        "author": solution.author,
+    }
     build = {
         "language": spec.language.value,
         "entry_point": f"{PurePosixPath(entry_file).name}::{function}",
@@ -129,13 +135,17 @@ def check_folder(folder: Path, submitted: Solution) -> None:
     names = (*WRITTEN, "definitions")
     present = [name for name in names if (folder / name).exists()]
     if present:
-        raise UserError(f"--into: {folder} is not of this command: it has {', '.join(present)}")
+        raise UserError(
+            f"--into: {folder} is not of this command: it has {', '.join(present)}"
+        )
 
 
 def check_sources(folder: Path, submitted: Solution) -> None:
     """Raise UserError where an earlier submission has a file that this command did not write."""
     written = [submitted]  # an attempt that was cut off may have written a part of it
-    with suppress(OSError, ValueError):  # if the first attempt was cut off there is no such file
+    with suppress(
+        OSError, ValueError
+    ):  # if the first attempt was cut off there is no such file
         written.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
 
     written_files = set()
@@ -154,7 +164,9 @@ def check_sources(folder: Path, submitted: Solution) -> None:
             )
 
 
-def objections(solution: Solution, folder: Path, traces: list[Path], hardware: str) -> list[str]:
+def objections(
+    solution: Solution, folder: Path, traces: list[Path], hardware: str
+) -> list[str]:
     """Return why the submission in a folder is not fit to hand in, a line for each reason.
 
     Checks that found nothing are printed.
@@ -163,7 +175,9 @@ def objections(solution: Solution, folder: Path, traces: list[Path], hardware: s
     targets = solution.spec.target_hardware
     if hardware not in targets:
         able = ", ".join(targets)
-        reasons.append(f"it runs on {able}, the evaluation on {hardware} (see --hardware)")
+        reasons.append(
+            f"it runs on {able}, the evaluation on {hardware} (see --hardware)"
+        )
 
     unproven = unproven_workloads(solution, traces, hardware)
     if unproven:
@@ -177,7 +191,9 @@ def objections(solution: Solution, folder: Path, traces: list[Path], hardware: s
     return reasons
 
 
-def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) -> str | None:
+def unproven_workloads(
+    solution: Solution, traces: list[Path], hardware: str
+) -> str | None:
     """Return a sentence on the workloads that were not passed on the machine with the most passes.
 
     If all were passed, that is printed, and None returned.
@@ -202,4 +218,6 @@ def unproven_workloads(solution: Solution, traces: list[Path], hardware: str) ->
 
     name = folder_name(solution.name, solution.definition)
     tokens = ", ".join(str(workload.axes["seq_len"]) for workload in missing)
-    return NOT_PROVEN.format(missing=len(missing), total=total, tokens=tokens, name=name, key=key)
+    return NOT_PROVEN.format(
+        missing=len(missing), total=total, tokens=tokens, name=name, key=key
+    )

@@ -150,7 +150,9 @@ def check_place(solution: Solution, solution_file: Path, into: Path) -> None:
         is_earlier = is_there and other.author == solution.author
         is_in_the_way = is_there or other.name == solution.name
         if is_in_the_way and not is_earlier:
-            raise UserError(f"--into: another solution is called {solution.name}: {path}")
+            raise UserError(
+                f"--into: another solution is called {solution.name}: {path}"
+            )
 
 
 def lines_of_others(solution: Solution, trace_file: Path) -> list[str]:
@@ -193,7 +195,9 @@ def description(planned: PullRequest, report: str) -> str:
     points = [f"baseline: {baselines or 'none'}"]
     if planned.target.differences:
         differences = ", ".join(planned.target.differences)
-        points.append(f"the definition of the measurement has another text: {differences}")
+        points.append(
+            f"the definition of the measurement has another text: {differences}"
+        )
 
     written = {}
     for path in planned.contents:

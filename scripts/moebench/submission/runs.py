@@ -50,7 +50,10 @@ def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
 
 
 def runs_on(
-    target: DataSetDefinition, solution: Solution, traces: list[Path], clock: str | None = None
+    target: DataSetDefinition,
+    solution: Solution,
+    traces: list[Path],
+    clock: str | None = None,
 ) -> pd.DataFrame:
     """Return a solution's runs on the workloads of a data set's definition: one row of
     `load_solution` for each machine, tolerance, state of the source and workload.
@@ -114,7 +117,9 @@ def median_runs(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[chosen]
 
 
-def table_rows(solution: Solution, runs: pd.DataFrame, workload_count: int) -> list[Row]:
+def table_rows(
+    solution: Solution, runs: pd.DataFrame, workload_count: int
+) -> list[Row]:
     """Return a row for the table with HEAD for each machine, tolerance and state of the source; a
     row that says "none" where there is no run.
 
@@ -124,9 +129,15 @@ def table_rows(solution: Solution, runs: pd.DataFrame, workload_count: int) -> l
     for (machine, _, source), run in runs.groupby(["hardware", "tolerance", "source"]):
         tolerance = distinct(run.tolerance_text)
         traces = "submitted" if run.submitted.any() else "left out"
-        tensors = run.has_their_tensors.map({True: "the data set's", False: "generated"})
+        tensors = run.has_their_tensors.map(
+            {True: "the data set's", False: "generated"}
+        )
         row = [solution.name, machine, tolerance, source, traces, distinct(tensors)]
-        row += [distinct(run.timestamp.str[:10]), distinct(run.protocol), distinct(run.versions)]
+        row += [
+            distinct(run.timestamp.str[:10]),
+            distinct(run.protocol),
+            distinct(run.versions),
+        ]
 
         passed = int(run.passed.sum())
         row += [passed, len(run) - passed, workload_count - len(run)]

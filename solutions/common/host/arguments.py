@@ -64,7 +64,9 @@ def check_arguments(interface, arguments):
     tensors = []
     for (name, argument), value in zip(interface.items(), arguments, strict=True):
         if isinstance(argument, Tensor):
-            shape = tuple(num_tokens if isinstance(size, str) else size for size in argument.shape)
+            shape = tuple(
+                num_tokens if isinstance(size, str) else size for size in argument.shape
+            )
             tensors.append((name, value, shape, (argument.dtype,)))
         else:
             _check_number(name, value, argument)
@@ -78,7 +80,9 @@ def _check_number(name, value, argument):
     """Raise ValueError unless value is a number that an Integer or Real allows."""
     if isinstance(argument, Integer):
         if type(value) is not int or not 0 <= value <= argument.at_most:
-            raise ValueError(f"{name}: got {value!r}, want an int, 0 to {argument.at_most}")
+            raise ValueError(
+                f"{name}: got {value!r}, want an int, 0 to {argument.at_most}"
+            )
     elif not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ValueError(f"{name}: got {type(value).__name__}, want a number")
 
@@ -116,7 +120,8 @@ def takes(interface):
 
             try:
                 return function(arguments)
-            except MemoryError as error:  # tvm-ffi's; engines catch torch's and retry with less
+            except MemoryError as error:
+                # tvm-ffi's; engines catch torch's and retry with less
                 raise torch.OutOfMemoryError(str(error)) from error
             # ValueError passes: the one that our C++ raises names the argument already
             except (AttributeError, BufferError, IndexError, RuntimeError, TypeError):

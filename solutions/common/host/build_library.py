@@ -96,7 +96,8 @@ def load_library(library):
     """
     try:
         return tvm_ffi.load_module(library)
-    except RuntimeError as error:  # it needs a CUDA release that is not installed here, perhaps
+    except RuntimeError as error:
+        # it needs a CUDA release that is not installed here, perhaps
         advice = "remove its folder to have it compiled here"
         raise RuntimeError(f"{library} does not load ({error}); {advice}") from error
 
@@ -165,7 +166,9 @@ def _compile(name, texts, folder, architecture, flags, include_folders):
         _run_together(commands, part)
         _run_together([link], part)
         for command in commands:
-            (part / command[-1]).unlink()  # objects are several times as large as the library
+            (
+                part / command[-1]
+            ).unlink()  # objects are several times as large as the library
         part.rename(folder)
     except RuntimeError as error:
         raise RuntimeError(f"{folder.name} does not compile: {error}") from error
@@ -229,7 +232,14 @@ def _nvcc(toolkit, architecture):
     """Return the command for an architecture such as "9.0a", without what is to be compiled."""
     code = architecture.replace(".", "")
     target = f"-gencode=arch=compute_{code},code=sm_{code}"
-    return [str(toolkit / "bin/nvcc"), "-Xcompiler", "-fPIC", "-std=c++17", "-O2", target]
+    return [
+        str(toolkit / "bin/nvcc"),
+        "-Xcompiler",
+        "-fPIC",
+        "-std=c++17",
+        "-O2",
+        target,
+    ]
 
 
 class _Job(NamedTuple):

@@ -21,7 +21,9 @@ def check_bf16_inputs(tensors):
             one that these kernels take; the message names the argument, what it got and what it
             wants.
     """
-    hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output = tensors
+    hidden_states, expert_ids, expert_weights, gemm1_weights, gemm2_weights, output = (
+        tensors
+    )
     check_rank("expert_ids", expert_ids, 2)
     check_rank("gemm1_weights", gemm1_weights, 3)
 
@@ -49,9 +51,14 @@ def _check_sizes(experts, gemm1_out, hidden, top_k):
     two, or a top_k that is out of range.
     """
     inter = gemm1_out // 2
-    for name, value, block in (("hidden_size", hidden, 256), ("intermediate_size", inter, 128)):
+    for name, value, block in (
+        ("hidden_size", hidden, 256),
+        ("intermediate_size", inter, 128),
+    ):
         if value == 0 or value % block or gemm1_out % 2:
-            raise ValueError(f"gemm1_weights: {name} is {value}, want a multiple of {block}")
+            raise ValueError(
+                f"gemm1_weights: {name} is {value}, want a multiple of {block}"
+            )
 
     if experts < 8 or experts & (experts - 1):
         want = "a power of two of at least 8"

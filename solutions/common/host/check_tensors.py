@@ -42,7 +42,11 @@ def check_tensors(wanted, like):
 
 def _fault(tensor, shape, dtypes, device, like):
     """Return what is wrong with a tensor, as text. like: the name of the argument on `device`."""
-    if not isinstance(tensor, torch.Tensor) or tensor.shape != shape or tensor.dtype not in dtypes:
+    if (
+        not isinstance(tensor, torch.Tensor)
+        or tensor.shape != shape
+        or tensor.dtype not in dtypes
+    ):
         got = _describe(tensor)
         allowed = " or ".join(map(str, dtypes))
         return f"got {got}, want {allowed} of shape {list(shape)}"

@@ -66,10 +66,16 @@ def _quick_run(kernel):
     def run(*args, grid, warmup, **keywords):
         # each microsecond here is one of every launch: no function is called that need not be
         device = torch._C._cuda_getDevice()
-        key = (device, *keywords.values(), *[specialisation(args[at]) for at in integers])
+        key = (
+            device,
+            *keywords.values(),
+            *[specialisation(args[at]) for at in integers],
+        )
         launcher = seen.get(key)
         if launcher is None or warmup or kernel.pre_run_hooks or hooked():
-            compiled = triton.JITFunction.run(kernel, *args, grid=grid, warmup=warmup, **keywords)
+            compiled = triton.JITFunction.run(
+                kernel, *args, grid=grid, warmup=warmup, **keywords
+            )
             if not warmup:
                 watch(compiled, grid, ordinary, args, keywords)
                 if launcher is None:
@@ -95,7 +101,9 @@ def parameters_of(kernel):
         if parameter.is_constexpr:
             constexprs.append(parameter.name)
         elif constexprs:
-            raise ValueError(f"{kernel.__name__}: a constexpr stands before an ordinary parameter")
+            raise ValueError(
+                f"{kernel.__name__}: a constexpr stands before an ordinary parameter"
+            )
         else:
             ordinary.append(parameter)
     return ordinary, constexprs

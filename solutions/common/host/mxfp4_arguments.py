@@ -11,7 +11,12 @@ import torch
 from .argument_table import ROUTED_MXFP4
 
 BYTES = (torch.uint8, torch.float8_e8m0fnu)
-PACKED = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+PACKED = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 
 
 def as_int8(layer):

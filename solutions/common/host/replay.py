@@ -62,8 +62,11 @@ def replayed(run):
         return run
     try:
         library = build()
-    except Exception as error:  # any: a solution without replay.cpp is slower, not broken
-        message = f"replay: launching from Python, as the C++ part does not build: {error}"
+    except Exception as error:
+        # any: a solution without replay.cpp is slower, not broken
+        message = (
+            f"replay: launching from Python, as the C++ part does not build: {error}"
+        )
         print(message, file=sys.stderr)
         return run
     return replayed_by(library, run)
@@ -74,7 +77,10 @@ def build():
 
     Raises RuntimeError as `build_library` does.
     """
-    from .build_library import build_library, load_library  # needs tvm_ffi, which may be missing
+    from .build_library import (
+        build_library,
+        load_library,
+    )  # needs tvm_ffi, which may be missing
 
     texts = {}
     for name in ("replay.cpp", "recorded_call.h"):
@@ -226,7 +232,13 @@ def plan(launches, scratch, arguments):
 
         grid = (*grid, 1, 1)[:3]
         threads = 32 * compiled.metadata.num_warps
-        numbers += [compiled.function, *grid, threads, compiled.metadata.shared, len(parameters)]
+        numbers += [
+            compiled.function,
+            *grid,
+            threads,
+            compiled.metadata.shared,
+            len(parameters),
+        ]
         for parameter in parameters:
             numbers += parameter
     return numbers
@@ -234,7 +246,11 @@ def plan(launches, scratch, arguments):
 
 def _is_plain(metadata):
     """Return whether a kernel has no clusters, no launch attributes and no scratch of Triton's."""
-    if metadata.num_ctas != 1 or metadata.launch_cooperative_grid or metadata.launch_pdl:
+    if (
+        metadata.num_ctas != 1
+        or metadata.launch_cooperative_grid
+        or metadata.launch_pdl
+    ):
         return False
     return not (metadata.global_scratch_size or metadata.profile_scratch_size)
 

@@ -45,10 +45,14 @@ def gemm1_swiglu(x, x_scale, w, w_scale, permutation, choice):
 
 def gemm2_columns(h, h_scale, w, w_scale, permutation, first_column, y, choice):
     """Write y as gemm2 does, with tile and order of h from a `Choice`. Arguments as there."""
-    gemm2(h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2, choice.tma)
+    gemm2(
+        h, h_scale, w, w_scale, permutation, first_column, y, choice.gemm2, choice.tma
+    )
 
 
-def launch_layer(args, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=gemm2_columns):
+def launch_layer(
+    args, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=gemm2_columns
+):
     """Launch the stages on the current stream, which write args.output [T, H] bfloat16.
 
     Args:
@@ -65,7 +69,9 @@ def launch_layer(args, x, x_scale, choice, first_gemm=gemm1_swiglu, second_gemm=
     w2_scale = args.gemm2_weights_scale
 
     expert, weight, first_expert = topk_of(args)
-    permutation = permute(expert, len(w1), choice.gemm1.block_m, first_expert=first_expert)
+    permutation = permute(
+        expert, len(w1), choice.gemm1.block_m, first_expert=first_expert
+    )
     h, h_scale = first_gemm(x, x_scale, w1, w1_scale, permutation, choice)
 
     hidden = x.shape[1]

@@ -80,7 +80,9 @@ def gemm1_swiglu_fp16_kernel(
             up_w = fp8_to_fp16(tl.load(up_ptrs + k * BLOCK_K))
             up += tl.dot(up_w, x) * (x_scale * tl.load(up_scale_row + block))[None, :]
             gate_w = fp8_to_fp16(tl.load(gate_ptrs + k * BLOCK_K))
-            gate += tl.dot(gate_w, x) * (x_scale * tl.load(gate_scale_row + block))[None, :]
+            gate += (
+                tl.dot(gate_w, x) * (x_scale * tl.load(gate_scale_row + block))[None, :]
+            )
 
         h = swiglu(gate, up)
         # the power of two that maps the largest absolute value to 2^14 or more, below 2^15

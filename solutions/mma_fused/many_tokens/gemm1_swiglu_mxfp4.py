@@ -75,12 +75,16 @@ def gemm1_swiglu_mxfp4_kernel(
 
             bytes_before = k * (BLOCK // 2)
             groups_before = k * (BLOCK // 32)
-            even, odd = weight_tile(gate_ptrs + bytes_before, gate_scale_ptrs + groups_before)
+            even, odd = weight_tile(
+                gate_ptrs + bytes_before, gate_scale_ptrs + groups_before
+            )
             products = tl.dot(even, x_even.T)
             products = tl.dot(odd, x_odd.T, products)
             gate += products * x_scale[None, :]
 
-            even, odd = weight_tile(up_ptrs + bytes_before, up_scale_ptrs + groups_before)
+            even, odd = weight_tile(
+                up_ptrs + bytes_before, up_scale_ptrs + groups_before
+            )
             products = tl.dot(even, x_even.T)
             products = tl.dot(odd, x_odd.T, products)
             up += products * x_scale[None, :]
@@ -140,5 +144,7 @@ def gemm1_swiglu_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m):
 
     Rows of padding or beyond the last tile are left zero.
     """
-    up, gate = gemm1_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(2, dim=-1)
+    up, gate = gemm1_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m).chunk(
+        2, dim=-1
+    )
     return swiglu_ref(gate, up).bfloat16()

@@ -61,7 +61,12 @@ def gemm2_fp16_kernel(
             )
             y += tl.dot(fp8_to_fp16(tl.load(w_ptrs + k * BLOCK_K)), h) * scale[None, :]
 
-        y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + n * BLOCK + column[:, None]
+        y_ptrs = (
+            y_ptr
+            + row[None, :].to(tl.int64) * num_columns
+            + n * BLOCK
+            + column[:, None]
+        )
         tl.store(y_ptrs, y.to(tl.bfloat16))
 
 

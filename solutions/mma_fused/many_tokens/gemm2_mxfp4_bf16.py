@@ -55,11 +55,18 @@ def gemm2_mxfp4_bf16_kernel(
         y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for k in range(NUM_K):
             h_even, h_odd = even_and_odd(tl.load(h_ptrs + k * BLOCK))
-            even, odd = weight_tile(w_ptrs + k * (BLOCK // 2), w_scale_ptrs + k * (BLOCK // 32))
+            even, odd = weight_tile(
+                w_ptrs + k * (BLOCK // 2), w_scale_ptrs + k * (BLOCK // 32)
+            )
             y = tl.dot(even, h_even.T, y)
             y = tl.dot(odd, h_odd.T, y)
 
-        y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + n * BLOCK_N + column[:, None]
+        y_ptrs = (
+            y_ptr
+            + row[None, :].to(tl.int64) * num_columns
+            + n * BLOCK_N
+            + column[:, None]
+        )
         tl.store(y_ptrs, y.to(tl.bfloat16))
 
 
@@ -99,10 +106,14 @@ def gemm2_mxfp4_bf16(h, h_scale, w, w_scale, permutation, first_column, y, choic
     )
 
 
-def gemm2_mxfp4_bf16_ref(h, w, w_scale, permutation, block_m, first_column, num_columns):
+def gemm2_mxfp4_bf16_ref(
+    h, w, w_scale, permutation, block_m, first_column, num_columns
+):
     """Compute `gemm2_mxfp4_bf16` in plain torch, for tests.
 
     Rows of padding or beyond the last tile are left zero.
     """
     ones = torch.ones(h.shape[0], h.shape[1] // BLOCK, device=h.device)
-    return gemm2_mxfp4_ref(h, ones, w, w_scale, permutation, block_m, first_column, num_columns)
+    return gemm2_mxfp4_ref(
+        h, ones, w, w_scale, permutation, block_m, first_column, num_columns
+    )

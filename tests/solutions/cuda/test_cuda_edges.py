@@ -18,10 +18,19 @@ from layer_inputs import reference
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
-DS = ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8")  # eight groups, one; all experts local
+DS = (
+    "full",
+    "kimi-k2-ep8",
+    "glm-5.3-flash-ep8",
+)  # eight groups, one; all experts local
 RENORM = ("qwen3-next",)
 CLAMPED = ("glm-5.3-flash-ep8", "step-3.5-flash-ep8-routed", "minimax-m3-ep8")
-WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+WEIGHTS = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 
 # One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
 REGIMES = [
@@ -49,7 +58,9 @@ def random_arguments(sizes, num_tokens, seed=0):
 
 def run(layer, sizes, arguments, output=None):
     if output is None:
-        output = torch.full_like(arguments["hidden_states"], torch.nan, dtype=torch.bfloat16)
+        output = torch.full_like(
+            arguments["hidden_states"], torch.nan, dtype=torch.bfloat16
+        )
     values = [arguments[name] for name in stage_inputs.names(sizes)]
     layer(*values, output)
     return output
@@ -264,7 +275,9 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     for seed, num_tokens in enumerate(counts):
         arguments = random_arguments(sizes, num_tokens, seed)
         logits = arguments["routing_logits"].clone()
-        calls.append(CapturedCall(arguments, logits, expected=run(layer, sizes, arguments)))
+        calls.append(
+            CapturedCall(arguments, logits, expected=run(layer, sizes, arguments))
+        )
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
@@ -277,7 +290,9 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
             call.arguments["routing_logits"].fill_(torch.nan)
         graph.replay()
         for call in calls:
-            assert_same_bits(call.output, call.expected, f"replay {replay}, T={len(call.output)}")
+            assert_same_bits(
+                call.output, call.expected, f"replay {replay}, T={len(call.output)}"
+            )
 
 
 @dataclass

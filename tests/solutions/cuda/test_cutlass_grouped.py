@@ -21,10 +21,19 @@ from packed_sources import include_flags, packed_texts, write_texts
 
 NAME = "cutlass_grouped"
 STAGES = ("route_kernel", "permute_kernel", "swiglu_quant_kernel", "combine_kernel")
-FLAGS = ["-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xcompiler", "-fPIC"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-DNDEBUG",
+    "--expt-relaxed-constexpr",
+    "-Xcompiler",
+    "-fPIC",
+]
 HOPPER = "-gencode=arch=compute_90a,code=sm_90a"
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+needs_nvcc = pytest.mark.skipif(
+    shutil.which("nvcc") is None, reason="nvcc is not on the PATH"
+)
 needs_cutlass = pytest.mark.skipif(
     importlib.util.find_spec("flashinfer") is None,
     reason="needs the CUTLASS headers of flashinfer-python",
@@ -90,7 +99,10 @@ TILES = [
 @pytest.mark.parametrize(("layer_key", "num_tokens", "tile"), TILES)
 def test_tiles_go_by_the_rows_of_an_expert(layer_key, num_tokens, tile, packed_module):
     """Catches tiles of 128 rows for experts with a few, or the other way round."""
-    assert packed_module(NAME, "tiles", layer_key).choose_tiles(num_tokens) == (tile, tile)
+    assert packed_module(NAME, "tiles", layer_key).choose_tiles(num_tokens) == (
+        tile,
+        tile,
+    )
 
 
 # ---- what is compiled ----
@@ -139,7 +151,9 @@ def test_hopper_gemms_use_the_tensor_cores_and_wait_for_the_stage_before(build_m
     """Catches a GEMM several times slower than it can be, or one that reads too early."""
     library, _ = build_module.build("sm_90")
     functions = cuobjdump("-sass", library).split("Function : ")[1:]
-    gemms = [function for function in functions if is_gemm(function.split(maxsplit=1)[0])]
+    gemms = [
+        function for function in functions if is_gemm(function.split(maxsplit=1)[0])
+    ]
     assert gemms
     for gemm in gemms:
         assert "QGMMA" in gemm
@@ -202,7 +216,9 @@ ARCHITECTURES = [("sm_90", "9.0a", "gemms/sm90_"), ("sm_100", "10.0a", "gemms/sm
 
 @needs_cutlass
 @pytest.mark.parametrize(("hardware", "architecture", "gemms"), ARCHITECTURES)
-def test_what_decides_a_library(build_module, monkeypatch, hardware, architecture, gemms):
+def test_what_decides_a_library(
+    build_module, monkeypatch, hardware, architecture, gemms
+):
     """Catches a library for another GPU, or of CUTLASS headers that were replaced since."""
     texts = {}
     options = {}

@@ -17,13 +17,18 @@ from moebench.operators import catalogue
 from random_values import Draw
 
 BLOCK = 128
-LAYER_SIZES = ("kimi-k2-ep1", "qwen3-next")  # 384 local experts; top-k 10 with renorm routing
+LAYER_SIZES = (
+    "kimi-k2-ep1",
+    "qwen3-next",
+)  # 384 local experts; top-k 10 with renorm routing
 OTHERS = ("kimi-k2-ep8", "full", "minimax-m2")  # 48 local experts: no whole words of 32
 MOST = 1 << 14  # rows, more than any call here has
 FACTOR = 2.5
 PAIR = np.dtype([("row", "i4"), ("weight", "f4")])
 
-pytestmark = pytest.mark.xdist_group("cutlass permute")  # one worker builds the programs
+pytestmark = pytest.mark.xdist_group(
+    "cutlass permute"
+)  # one worker builds the programs
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,9 @@ def program(tmp_path_factory):
     @cache
     def get(layer_key):
         folder = tmp_path_factory.mktemp(layer_key)
-        return host_program.build_packed("cutlass_grouped", layer_key, "cutlass_permute.cc", folder)
+        return host_program.build_packed(
+            "cutlass_grouped", layer_key, "cutlass_permute.cc", folder
+        )
 
     return get
 
@@ -261,7 +268,8 @@ def test_rows_are_where_the_gemms_and_combine_look(program, layer_key, num_token
 
 
 @pytest.mark.parametrize(
-    ("layer_key", "window"), [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)]
+    ("layer_key", "window"),
+    [("kimi-k2-ep1", 128), ("qwen3-next", 128), ("kimi-k2-ep8", 100)],
 )
 def test_windows_share_the_rows(program, layer_key, window):
     """Catches wrong sums where the rows do not fit scratch, or rows of a window added twice."""
@@ -270,10 +278,14 @@ def test_windows_share_the_rows(program, layer_key, window):
 
     assert len(windows) > 4
     last_has_rows = windows[-1].num_rows > 0
-    assert last_has_rows == (layer_key in LAYER_SIZES)  # the other's last ones are empty
+    assert last_has_rows == (
+        layer_key in LAYER_SIZES
+    )  # the other's last ones are empty
 
 
-@pytest.mark.parametrize("options", [Options(swap_ab=True), Options(by_row=True)], ids=str)
+@pytest.mark.parametrize(
+    "options", [Options(swap_ab=True), Options(by_row=True)], ids=str
+)
 def test_tables_suit_swap_ab_tiles_and_scales_by_row(program, options):
     """Catches sums of the wrong operand, or scales of other rows, with some tiles only."""
     check(Call("qwen3-next", 40), program("qwen3-next"), options)

@@ -28,7 +28,9 @@ from moebench.judging.calling import input_bytes, seeded_inputs
 from moebench.operators import catalogue
 
 LAYERS = [
-    key for key in (*catalogue.fp8_moe(), *catalogue.routed()) if key in catalogue.keys_for_gpu()
+    key
+    for key in (*catalogue.fp8_moe(), *catalogue.routed())
+    if key in catalogue.keys_for_gpu()
 ]
 SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
 
@@ -55,7 +57,12 @@ def check_workload(layer, definition, workload, root):
     assert_close(output, expected, workload.uuid)
 
 
-SECONDS_EACH = ["same-eight-local", "last-rank-odd-length", "first-rank", "offset-across-groups"]
+SECONDS_EACH = [
+    "same-eight-local",
+    "last-rank-odd-length",
+    "first-rank",
+    "offset-across-groups",
+]
 QUICK_ONES = [name for name in SMALL_CASES if name not in SECONDS_EACH]
 
 
@@ -77,7 +84,12 @@ QUICK_CASES = {
     "small-shared-routed": ("none-local",),
     "small-renorm-routed": ("no-tokens",),
 }
-LARGER_CASES = ("one-expert-takes-all", "offset-across-groups", "padded-batch", "experts-twice")
+LARGER_CASES = (
+    "one-expert-takes-all",
+    "offset-across-groups",
+    "padded-batch",
+    "experts-twice",
+)
 # small-renorm-routed has the rows of small-renorm and the ids of small-routed
 WITH_LARGER_CASES = [key for key in QUICK_CASES if key != "small-renorm-routed"]
 
@@ -86,7 +98,9 @@ def run_cases(layer, layer_key, names, recorded):
     cases = catalogue.operator(layer_key).cases(layer_key)
     for case, workload in zip(cases, recorded.workloads, strict=True):
         if case.name in names:
-            check_workload(layer, catalogue.definition(layer_key), workload, recorded.root)
+            check_workload(
+                layer, catalogue.definition(layer_key), workload, recorded.root
+            )
 
 
 @serving(*QUICK_CASES)
@@ -120,7 +134,9 @@ def skip_without_memory(layer_key, workload):
 
 
 @serving(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
-@pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])  # the traces have more
+@pytest.mark.parametrize(
+    "num_tokens", [slow(1), 64, slow(256), slow(1024)]
+)  # the traces have more
 def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
     """Catches a wrong answer at the sizes of another model."""
     recorded = records(layer_key)
@@ -133,8 +149,12 @@ def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
 
 
 @serving("small")
-@pytest.mark.parametrize(("num_tokens", "local_every"), [(130, 32), slow(260, 8), slow(1030, 32)])
-def test_more_tokens_than_one_chunk_or_tile_choice(layer, layer_key, num_tokens, local_every):
+@pytest.mark.parametrize(
+    ("num_tokens", "local_every"), [(130, 32), slow(260, 8), slow(1030, 32)]
+)
+def test_more_tokens_than_one_chunk_or_tile_choice(
+    layer, layer_key, num_tokens, local_every
+):
     """What only happens above 128, 256 or 1024 tokens, at any width."""
     arguments = layer_arguments(layer_key, num_tokens)
     # few pairs are local, as an interpreter is slow
@@ -164,7 +184,9 @@ MANY_CALLS = ((33, 64), (1, 0), (16, 224), (2, 33), (33, 64))
 def test_many_sizes_in_one_process(layer, layer_key, calls):
     """Catches a call that takes over what a call of another size left behind."""
     for num_tokens, offset in calls:
-        arguments = layer_arguments(layer_key, num_tokens, seed=num_tokens, offset=offset)
+        arguments = layer_arguments(
+            layer_key, num_tokens, seed=num_tokens, offset=offset
+        )
         expected = expected_output(layer_key, arguments)
         assert_close(run(layer, arguments), expected, f"T={num_tokens}")
 
@@ -210,7 +232,9 @@ ROW_COUNTS = [9, *(pytest.param(count, marks=pytest.mark.gpu) for count in (700,
 @serving("full", "small")
 @pytest.mark.parametrize("every_second", [False, True])
 @pytest.mark.parametrize("num_tokens", ROW_COUNTS)
-def test_rows_without_a_local_expert_are_zero(layer, layer_key, num_tokens, every_second):
+def test_rows_without_a_local_expert_are_zero(
+    layer, layer_key, num_tokens, every_second
+):
     """Catches old memory, here NaN, in rows that this rank adds nothing to."""
     arguments = layer_arguments(layer_key, num_tokens)
     lowered = slice(1, None, 2) if every_second else slice(None)
@@ -246,14 +270,18 @@ def test_inputs_are_left_alone(layer, layer_key):
 
     for name, value in arguments.items():
         if torch.is_tensor(value) and name != OUTPUT:
-            assert torch.equal(value.view(torch.uint8), before[name].view(torch.uint8)), name
+            assert torch.equal(
+                value.view(torch.uint8), before[name].view(torch.uint8)
+            ), name
 
 
 OTHER_SCALARS = {"local_expert_offset": 80, "routed_scaling_factor": 1.25}
 
 
 @serving("full", "small")
-@pytest.mark.parametrize("together", [True, slow(False)], ids=["together", "one by one"])
+@pytest.mark.parametrize(
+    "together", [True, slow(False)], ids=["together", "one by one"]
+)
 def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
     """Catches an answer remembered by address, wrong from the second call on."""
     num_tokens = 2 if together else 5
@@ -280,7 +308,9 @@ def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
 # ---- NaN ----
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of the interpreter's tl.max
+@pytest.mark.filterwarnings(
+    "ignore:All-NaN slice:RuntimeWarning"
+)  # of the interpreter's tl.max
 @serving("small")
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])

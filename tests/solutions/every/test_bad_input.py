@@ -23,7 +23,15 @@ of_any_kind = serving(
 )
 
 
-FAULTS = ["dtype", "rank", "device", "contiguity", "alignment", "not a tensor", "nothing"]
+FAULTS = [
+    "dtype",
+    "rank",
+    "device",
+    "contiguity",
+    "alignment",
+    "not a tensor",
+    "nothing",
+]
 
 
 def with_fault(tensor, fault):
@@ -92,7 +100,9 @@ def resized(tensor, axis, change):
 
 
 SIZES = catalogue.layer_sizes()["full"]
-FIRST_EXPERT_TOO_LATE = SIZES["num_experts"] - local_experts_of("full") + 1  # in "small" as well
+FIRST_EXPERT_TOO_LATE = (
+    SIZES["num_experts"] - local_experts_of("full") + 1
+)  # in "small" as well
 WRONG_SCALARS = [
     ("local_expert_offset", -1),
     ("local_expert_offset", FIRST_EXPERT_TOO_LATE),

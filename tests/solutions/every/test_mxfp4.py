@@ -12,13 +12,19 @@ WEIGHTS = ("gemm1_weights", "gemm2_weights")
 SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
 FEW = [3] if DEVICE == "cpu" else [1, 8, 40, 500, 3000]
 BOTH_PATHS = [3] if DEVICE == "cpu" else [3, 2000]
-MANY = [3] if DEVICE == "cpu" else [1, 2, 5, 8, 9, 32, 33, 64, 65, 128, 300, 1025, 2000, 8192]
+MANY = (
+    [3]
+    if DEVICE == "cpu"
+    else [1, 2, 5, 8, 9, 32, 33, 64, 65, 128, 300, 1025, 2000, 8192]
+)
 
 mxfp4_layers = serving("deepseek-v4-flash-ep8-mxfp4", "small-mxfp4")
 
 
 def arguments(layer_key, num_tokens=3):
-    values = layer_arguments(layer_key, num_tokens, seed=num_tokens, offset=FIRST_EXPERT)
+    values = layer_arguments(
+        layer_key, num_tokens, seed=num_tokens, offset=FIRST_EXPERT
+    )
     for name in SCALES:
         values[name] -= 1
     return values

@@ -87,7 +87,9 @@ def test_scratch_of_the_largest_workload_is_small(layer, layer_key, records):
     (values,) = seeded_inputs(definition, workload, 1, DEVICE, stored)
     values = cloned(values)
     hidden = catalogue.layer_sizes()[layer_key]["hidden_size"]
-    output = torch.empty(workload.axes["seq_len"], hidden, dtype=torch.bfloat16, device=DEVICE)
+    output = torch.empty(
+        workload.axes["seq_len"], hidden, dtype=torch.bfloat16, device=DEVICE
+    )
 
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

@@ -25,7 +25,10 @@ from random_values import Draw
 from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
 from solutions.common.triton.rows.route import route
 
-LAYERS = {"deepseek-v3-ep8-routed": "full", "small-routed": "small"}  # the router inside
+LAYERS = {
+    "deepseek-v3-ep8-routed": "full",
+    "small-routed": "small",
+}  # the router inside
 WHOLE = "deepseek-v3-ep1-routed"  # every expert is local
 LOCAL = 32
 NUM_EXPERTS = 256
@@ -92,7 +95,9 @@ def assert_bf16_is_quantised_per_128(layer, arguments, by_block):
     x[0, :128] = 0
     values, scale = quantise_tokens_ref(x)
     scale = scale.t().contiguous() if by_block else scale
-    expected = run(layer, arguments | {"hidden_states": values, "hidden_states_scale": scale})
+    expected = run(
+        layer, arguments | {"hidden_states": values, "hidden_states_scale": scale}
+    )
 
     in_place = arguments | {"hidden_states": x}
     del in_place["hidden_states_scale"]
@@ -106,7 +111,9 @@ def assert_bf16_is_quantised_per_128(layer, arguments, by_block):
 @some_tokens
 def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
     """Catches a quantisation that differs from the engines' own."""
-    assert_bf16_is_quantised_per_128(layer, layer_arguments(layer_key, num_tokens), False)
+    assert_bf16_is_quantised_per_128(
+        layer, layer_arguments(layer_key, num_tokens), False
+    )
 
 
 @pytest.mark.gpu
@@ -115,7 +122,9 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
 def test_tokens_in_bf16_with_the_router_inside(layer_key, num_tokens):
     """Catches other answers where the one launch quantises, up to 6 and 8 tokens of these."""
     layer = built("hopper_fused", layer_key)
-    assert_bf16_is_quantised_per_128(layer, layer_arguments(layer_key, num_tokens), True)
+    assert_bf16_is_quantised_per_128(
+        layer, layer_arguments(layer_key, num_tokens), True
+    )
 
 
 @routed
@@ -156,7 +165,9 @@ def test_random_ids_of_a_trial_run(layer, layer_key, num_tokens):
     """Engines measure their memory with random ids, in which an expert comes twice."""
     arguments = layer_arguments(layer_key, num_tokens)
     generator = torch.Generator(DEVICE).manual_seed(3)
-    arguments["topk_ids"].random_(FIRST_EXPERT, FIRST_EXPERT + LOCAL // 4, generator=generator)
+    arguments["topk_ids"].random_(
+        FIRST_EXPERT, FIRST_EXPERT + LOCAL // 4, generator=generator
+    )
     assert_close(run(layer, arguments), expected_output(layer_key, arguments))
 
 
@@ -189,7 +200,9 @@ def whole_arguments(num_tokens, weights):
 
 @serving(WHOLE)
 @pytest.mark.parametrize("num_tokens", [8, 32])
-def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(layer, num_tokens, whole_weights):
+def test_calls_and_replays_of_a_whole_layer_have_the_same_bits(
+    layer, num_tokens, whole_weights
+):
     """Catches a layer that is a bit off in some runs: the next router sends a token elsewhere."""
     layer_in_bf16 = in_bf16(layer)
     arguments = whole_arguments(num_tokens, whole_weights)

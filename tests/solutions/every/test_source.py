@@ -5,12 +5,23 @@ import ast
 import pytest
 from every_solution import SOLUTIONS, packed_once
 
-WAITING = {"item", "cpu", "tolist", "numpy", "synchronize", "nonzero", "argwhere", "unique"}
+WAITING = {
+    "item",
+    "cpu",
+    "tolist",
+    "numpy",
+    "synchronize",
+    "nonzero",
+    "argwhere",
+    "unique",
+}
 
 
 def may_wait(function_name):
     """Whether no call of a solution runs it: the plain form of a stage, or what is set up once."""
-    return function_name.endswith("_ref") or function_name.startswith(("__init__", "_set_up"))
+    return function_name.endswith("_ref") or function_name.startswith(
+        ("__init__", "_set_up")
+    )
 
 
 def waits(node):

@@ -12,7 +12,13 @@ from unittest import mock
 import ahead_of_time
 import pytest
 import torch
-from every_solution import expected_output, interpreted, relative_error, share_of_close, slow
+from every_solution import (
+    expected_output,
+    interpreted,
+    relative_error,
+    share_of_close,
+    slow,
+)
 from layer_inputs import arguments as layer_arguments
 from layer_inputs import reference
 from moebench.operators import catalogue
@@ -97,7 +103,10 @@ def check_operands(a, b, d, layout):
     for tensor in (x, w, d, w_scale, layout):
         assert tensor.is_contiguous()
     assert x_scale.shape == (*x.shape[:-1], depth // 128)
-    assert x_scale.stride()[-2:] == (1, rows)  # else DeepGEMM launches a kernel to transpose it
+    assert x_scale.stride()[-2:] == (
+        1,
+        rows,
+    )  # else DeepGEMM launches a kernel to transpose it
     assert rows % TILE == 0, "a tile's store would reach the next expert"
     assert w_scale.shape == (num_experts, columns // 128, depth // 128)
     assert layout.shape == (num_experts,)
@@ -154,7 +163,9 @@ def deep_gemm(monkeypatch):
 @pytest.fixture
 def module(deep_gemm, packed_module):
     """A function of a name and a layer key that returns that module of the packed solution."""
-    return lambda name="main", layer_key="small": packed_module("deepgemm", name, layer_key)
+    return lambda name="main", layer_key="small": packed_module(
+        "deepgemm", name, layer_key
+    )
 
 
 def inputs(layer_key, num_tokens):
@@ -239,7 +250,9 @@ def test_captures_and_threads_have_counters_of_their_own(module, monkeypatch):
     counters = module("counters")
     device = mock.Mock(type="cuda", index=0)
     capture = None
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capture is not None)
+    monkeypatch.setattr(
+        torch.cuda, "is_current_stream_capturing", lambda: capture is not None
+    )
     monkeypatch.setattr(counters, "_capture_number", lambda stream: capture)
     monkeypatch.setattr(counters, "_new", lambda device: [])
 
@@ -261,7 +274,13 @@ def test_captures_and_threads_have_counters_of_their_own(module, monkeypatch):
 
 
 TOKENS = (1, 7, 64, 127, 128, 129, 256, 901, 1024, 1025, 4096, 14107, 16384)
-NUMBERS = ("num_experts", "num_local_experts", "top_k", "hidden_size", "intermediate_size")
+NUMBERS = (
+    "num_experts",
+    "num_local_experts",
+    "top_k",
+    "hidden_size",
+    "intermediate_size",
+)
 
 
 @pytest.fixture

@@ -33,19 +33,27 @@ small_layers = pytest.mark.parametrize("layer_key", SMALL)
 
 
 def installed(function):
-    return inspect.signature(getattr(importlib.import_module("flashinfer.fused_moe"), function))
+    return inspect.signature(
+        getattr(importlib.import_module("flashinfer.fused_moe"), function)
+    )
 
 
 def inputs(layer_key="small", num_tokens=19, device="cpu"):
     """Return the layer's arguments, as check_arguments returns them."""
-    absent = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
+    absent = {
+        "routing_bias": None,
+        "local_expert_offset": 0,
+        "routed_scaling_factor": 1.0,
+    }
     arguments = layer_arguments(layer_key, num_tokens, device, offset=FIRST_EXPERT)
     return SimpleNamespace(**absent | arguments)
 
 
 def problem(layer_key):
     """Return a layer's sizes as problem.py has them."""
-    sizes = {key.upper(): value for key, value in catalogue.layer_sizes()[layer_key].items()}
+    sizes = {
+        key.upper(): value for key, value in catalogue.layer_sizes()[layer_key].items()
+    }
     return SimpleNamespace(**sizes, RENORM=layer_key in catalogue.renorm())
 
 
@@ -80,7 +88,9 @@ def local_routing(layer_key, layer):
 
 def assert_call_fits(signature, function, layer_key):
     MODULES[function].check_signature(signature.parameters)
-    keywords = keywords_of_call(function, signature.parameters, layer_key, inputs(layer_key))
+    keywords = keywords_of_call(
+        function, signature.parameters, layer_key, inputs(layer_key)
+    )
     bound = signature.bind(**keywords)
     if OUTPUT in signature.parameters:
         assert OUTPUT in bound.arguments
@@ -162,8 +172,13 @@ def test_cutlass_gets_numbers_of_this_ranks_experts(layer_key):
     keywords = keywords_of_call(CUTLASS, parameters, layer_key, inputs(layer_key))
 
     experts = keywords["token_selected_experts"]
-    assert keywords["ep_rank"] == 0  # for which they are numbered from this rank's first
-    assert keywords["ep_size"] * len(keywords["fc1_expert_weights"]) == sizes["num_experts"]
+    assert (
+        keywords["ep_rank"] == 0
+    )  # for which they are numbered from this rank's first
+    assert (
+        keywords["ep_size"] * len(keywords["fc1_expert_weights"])
+        == sizes["num_experts"]
+    )
     assert experts.shape[1] == sizes["top_k"]
     assert experts.min() == (0 if layer_key in catalogue.renorm() else -1)
     assert 0 <= experts.max() < sizes["num_local_experts"]
@@ -199,7 +214,9 @@ def with_scaled_weights(keywords, layer):
     for name, scale in zip(names, keywords["quant_scales"], strict=True):
         wide_scale = scale.repeat_interleave(128, 1).repeat_interleave(128, 2)
         keywords[name] = keywords[name].float() * wide_scale
-    keywords["input"] = dequantise_ref(layer.hidden_states, layer.hidden_states_scale).float()
+    keywords["input"] = dequantise_ref(
+        layer.hidden_states, layer.hidden_states_scale
+    ).float()
     return keywords
 
 
@@ -209,8 +226,12 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key
     """Catches gate taken for up, scales of other columns, another rank's experts."""
     layer = inputs(layer_key)
     definition_inputs = catalogue.definition(layer_key).inputs
-    expected = expected_output(layer_key, {name: vars(layer)[name] for name in definition_inputs})
-    keywords = keywords_of_call(function, installed(function).parameters, layer_key, layer)
+    expected = expected_output(
+        layer_key, {name: vars(layer)[name] for name in definition_inputs}
+    )
+    keywords = keywords_of_call(
+        function, installed(function).parameters, layer_key, layer
+    )
     statement = statement_of(function, keywords.get("routing_method_type"))
     gemm1 = ["gemm1_weights", "gemm1_weights_scale"]
     if function == CUTLASS:

@@ -21,7 +21,12 @@ from solutions.flashinfer_mxfp4_w4a8 import source as source_w4a8
 LAYER_KEY = "small-mxfp4"
 FIRST_EXPERT = 16
 LIMIT = 10.0
-WEIGHTS = ("gemm1_weights", "gemm1_weights_scale", "gemm2_weights", "gemm2_weights_scale")
+WEIGHTS = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 BOTH = pytest.mark.parametrize("flags", [prepare.FLAGS, prepare_w4a8.FLAGS])
 
 
@@ -41,7 +46,9 @@ def as_packed(monkeypatch):
 
 def layer_inputs(num_tokens=11):
     """Return the arguments of the layer, as attributes."""
-    return SimpleNamespace(**arguments(LAYER_KEY, num_tokens, "cpu", offset=FIRST_EXPERT))
+    return SimpleNamespace(
+        **arguments(LAYER_KEY, num_tokens, "cpu", offset=FIRST_EXPERT)
+    )
 
 
 def weights_of(layer):
@@ -259,6 +266,15 @@ def instantiations(text):
     return set(re.findall(r"Launcher<(.+?)>\(Grouped", without_spaces))
 
 
+def mixed_instantiations(sources):
+    """Return the instantiations in FlashInfer's generated sources of mixed types."""
+    generated = set()
+    for file in sources:
+        if "_Mixed_" in file.name:
+            generated |= instantiations(file.read_text())
+    return generated
+
+
 @pytest.mark.parametrize("variant", [source, source_w4a8], ids=["W4A16", "W4A8"])
 def test_our_build_instantiates_some_of_the_installed_releases_kernels(
     variant, monkeypatch, tmp_path
@@ -268,17 +284,16 @@ def test_our_build_instantiates_some_of_the_installed_releases_kernels(
     """
     from flashinfer.jit import core, env
 
-    monkeypatch.setattr(core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")})
+    monkeypatch.setattr(
+        core.current_compilation_context, "TARGET_CUDA_ARCHS", {(9, "0a")}
+    )
     monkeypatch.setattr(env, "FLASHINFER_GEN_SRC_DIR", tmp_path / "generated")
     monkeypatch.setattr(env, "FLASHINFER_JIT_DIR", tmp_path / "jit")
     for name in ("ACTIVATIONS", "KERNELS", "RUNNER", "SCALES"):
         monkeypatch.setattr(build, name, getattr(variant, name))
 
     full = build.core.gen_cutlass_fused_moe_sm90_module()
-    generated = set()
-    for file in full.sources:
-        if "_Mixed_" in file.name:
-            generated |= instantiations(file.read_text())
+    generated = mixed_instantiations(full.sources)
 
     files = {file.name: file for file in build.choose_spec().sources}
     for kernel in variant.KERNELS:

@@ -14,10 +14,16 @@ from layer_inputs import arguments as layer_arguments
 from moebench.packing.python_package import pack_packages
 from random_values import Draw
 
-from solutions.flashinfer_mono_moe.hand_over import MOST_TOKENS, hand_over, hand_over_ref
+from solutions.flashinfer_mono_moe.hand_over import (
+    MOST_TOKENS,
+    hand_over,
+    hand_over_ref,
+)
 
 fused_moe = pytest.importorskip("flashinfer.fused_moe")
-monomoe = pytest.importorskip("flashinfer.fused_moe.monomoe")  # older releases have none
+monomoe = pytest.importorskip(
+    "flashinfer.fused_moe.monomoe"
+)  # older releases have none
 KEY = "qwen3.5-35b"
 EXPERTS = 16
 INNER = 128
@@ -57,7 +63,9 @@ def test_hand_over(num_tokens):
     """Catches another token's scale, an expert that was chosen but not prepared."""
     layer = random_layer(num_tokens)
     logits = logits_with_ties(num_tokens)
-    finite = torch.where(logits.isfinite(), logits, -3e38)  # infinite and NaN ones come last
+    finite = torch.where(
+        logits.isfinite(), logits, -3e38
+    )  # infinite and NaN ones come last
     chosen = finite.argsort(dim=1, descending=True, stable=True)[:, :TOP_K]
     assert chosen[0].tolist() == [3, 1]  # the first of equal ones
 
@@ -139,7 +147,9 @@ def test_streams_have_scratch_of_their_own(load, kernel):
         kernel.stream.cuda_stream = handle
         load().run(*arguments.values())
 
-    first, second, third = [call.args[-4] for call in kernel.monomoe_topk.call_args_list]
+    first, second, third = [
+        call.args[-4] for call in kernel.monomoe_topk.call_args_list
+    ]
     assert first is third
     assert abs(first.data_ptr() - second.data_ptr()) >= SCRATCHPAD_BYTES
     assert not second.any()
@@ -181,7 +191,9 @@ def test_hand_over_compiles_for_hopper():
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     command = [sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=170
+    )
 
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()

@@ -21,14 +21,17 @@ from solutions.common.triton.rows.swiglu_quant import swiglu_quant_ref
 
 SMALL = [*catalogue.SIGMOID_BIAS.small(), *catalogue.RENORM.small()]
 needs_sglang = pytest.mark.skipif(
-    not eligibility.is_installed("sglang"), reason="needs sglang; pip install --no-deps sglang"
+    not eligibility.is_installed("sglang"),
+    reason="needs sglang; pip install --no-deps sglang",
 )
 
 
 @pytest.fixture
 def module(packed_module):
     """A function of a name and a layer key that returns that module of the packed solution."""
-    return lambda name, layer_key="small": packed_module("sglang_triton", name, layer_key)
+    return lambda name, layer_key="small": packed_module(
+        "sglang_triton", name, layer_key
+    )
 
 
 # ---- loading the kernel ----
@@ -67,7 +70,9 @@ def write_kernels(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("folder", ["srt/layers/moe/fused_moe_triton", "kernels/ops/moe"])
+@pytest.mark.parametrize(
+    "folder", ["srt/layers/moe/fused_moe_triton", "kernels/ops/moe"]
+)
 def test_the_kernel_is_loaded_without_its_package(module, write_kernels, folder):
     """That one module needs none of SGLang's compiled libraries, wherever a version keeps it."""
     write_kernels(folder)
@@ -111,7 +116,12 @@ def test_both_gemms_share_the_order_of_rows(module, intermediate):
 # ---- our stages ----
 
 
-ROUTING = ("routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor")
+ROUTING = (
+    "routing_logits",
+    "routing_bias",
+    "local_expert_offset",
+    "routed_scaling_factor",
+)
 ABSENT = {"routing_bias": None, "local_expert_offset": 0, "routed_scaling_factor": 1.0}
 
 
@@ -161,7 +171,9 @@ class OverflowCase:
         draw = Draw(DEVICE)
         expert = draw.integers(-1, self.EXPERTS, self.NUM_TOKENS, self.TOP_K)
         self.padding = expert.numel()
-        self.rows = permute_ref(expert, self.EXPERTS, self.BLOCK_M, padding=self.padding)
+        self.rows = permute_ref(
+            expert, self.EXPERTS, self.BLOCK_M, padding=self.padding
+        )
         token = self.rows.pair_of_row // self.TOP_K
         self.token = token.clamp(max=self.NUM_TOKENS - 1).long()
 
@@ -188,7 +200,9 @@ class OverflowCase:
         token = self.token[row]
         expert = self.rows.tile_expert[row // self.BLOCK_M]
         x_factor = self.x_scale[token].repeat_interleave(128)
-        w_factor = self.w_scale[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
+        w_factor = (
+            self.w_scale[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
+        )
         x = self.x[token].float() * x_factor
         w = self.w[expert].float() * w_factor
         return w @ x
@@ -230,7 +244,9 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
     expected_h, expected_scale = swiglu_quant_ref(g[used])
     largest_step = 32  # of FP8
     torch.testing.assert_close(scale[used], expected_scale)
-    torch.testing.assert_close(h[used].float(), expected_h.float(), rtol=0, atol=largest_step)
+    torch.testing.assert_close(
+        h[used].float(), expected_h.float(), rtol=0, atol=largest_step
+    )
 
 
 # ---- with SGLang ----
@@ -240,7 +256,9 @@ def test_swiglu_quant_rows_is_the_shared_stage(module, num_tokens):
 @needs_sglang
 @pytest.mark.parametrize("layer_key", ["small", *map(slow, SMALL[1:])])
 @pytest.mark.parametrize(("num_tokens", "tiles"), [(1, None), (9, None), (9, 2)])
-def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tiles, monkeypatch):
+def test_kernel_gives_the_definitions_answer(
+    module, layer_key, num_tokens, tiles, monkeypatch
+):
     """Catches a parameter of the kernel that means something else, and rows beyond its grid."""
     main = module("main", layer_key)
     if tiles:
@@ -250,7 +268,9 @@ def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tile
 
     run(*arguments.values())
 
-    assert share_of_close(arguments["output"], expected_output(layer_key, arguments)) > 0.8
+    assert (
+        share_of_close(arguments["output"], expected_output(layer_key, arguments)) > 0.8
+    )
 
 
 @needs_sglang
@@ -259,7 +279,9 @@ def test_kernel_gives_the_definitions_answer(module, layer_key, num_tokens, tile
 def test_stages_compile(architecture, tmp_path):
     """Catches a first call that dies in the compiler."""
     tokens = (1, 300, 500, 1000, 4096)
-    kernels = ahead_of_time.compiled("sglang_triton", "full", architecture, tokens, tmp_path)
+    kernels = ahead_of_time.compiled(
+        "sglang_triton", "full", architecture, tokens, tmp_path
+    )
 
     stages = manifest.read_manifest("sglang_triton").stages
     assert {kernel["kernel"] for kernel in kernels} == set(stages)

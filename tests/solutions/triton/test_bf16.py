@@ -49,10 +49,14 @@ class Case:
 
     def __init__(self, sizes, padded):
         arguments = layer_arguments("bf16_small", 45)
-        self.x, self.ids, self.weights, self.w13, self.w2, self.output = arguments.values()
+        self.x, self.ids, self.weights, self.w13, self.w2, self.output = (
+            arguments.values()
+        )
         self.tile = Tile(*sizes, 8, 1, 4, 3, 4)
         self.rows = permute(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
-        self.expected_rows = permute_ref(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
+        self.expected_rows = permute_ref(
+            self.ids, NUM_EXPERTS, self.tile.block_m, padded
+        )
         self.used = rows_of_tokens(self.expected_rows)
 
     def random(self, columns):
@@ -91,7 +95,9 @@ def test_gemm2(sizes, padded):
     case = Case(sizes, padded)
     h = case.random(case.w2.shape[2])
     y = gemm2_bf16(h, case.w2, case.weights, case.rows, case.tile)
-    expected = gemm2_bf16_ref(h, case.w2, case.weights, case.expected_rows, case.tile.block_m)
+    expected = gemm2_bf16_ref(
+        h, case.w2, case.weights, case.expected_rows, case.tile.block_m
+    )
     assert_stage(y[case.used], expected[case.used])
 
 
@@ -139,7 +145,9 @@ def test_layer_at_full_width(layer, layer_key, num_tokens):
     """Every tile of the table, one program that sorts and many, and sizes that are no powers of
     two.
     """
-    check_layer(layer, layer_key, layer_arguments(layer_key, num_tokens, seed=num_tokens))
+    check_layer(
+        layer, layer_key, layer_arguments(layer_key, num_tokens, seed=num_tokens)
+    )
 
 
 @both_layers
@@ -190,9 +198,13 @@ def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path)
     table = packed_module(name, "tiles").TABLE[architecture]
     tensor_cores = {"sm_90": "wgmma", "sm_100": "tcgen05"}[architecture]
 
-    kernels = ahead_of_time.compiled(name, "bf16", architecture, tabled_tokens(table), tmp_path)
+    kernels = ahead_of_time.compiled(
+        name, "bf16", architecture, tabled_tokens(table), tmp_path
+    )
 
-    assert {kernel["kernel"] for kernel in kernels} == set(manifest.read_manifest(name).stages)
+    assert {kernel["kernel"] for kernel in kernels} == set(
+        manifest.read_manifest(name).stages
+    )
     built = set()
     for kernel in kernels:
         assert kernel["shared"] <= ahead_of_time.SHARED_MEMORY[architecture]

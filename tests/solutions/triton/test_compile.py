@@ -39,7 +39,9 @@ TOKENS = token_counts()
 def chosen_tiles(choices, stage):
     """Return (BLOCK_M, GROUP, warps, stages) of a stage's tile in each choice."""
     tiles = [getattr(choice, stage) for choice in choices]
-    return {(tile.block_m, tile.group, tile.num_warps, tile.num_stages) for tile in tiles}
+    return {
+        (tile.block_m, tile.group, tile.num_warps, tile.num_stages) for tile in tiles
+    }
 
 
 def built_tiles(kernels, stage):
@@ -77,10 +79,14 @@ def test_every_kernel_compiles_and_fits(architecture, tmp_path):
     """Catches a first call that dies in the compiler, or at launch for want of shared memory, and a
     GEMM that fell back to slow instructions, or whose sums left the registers.
     """
-    kernels = ahead_of_time.compiled("triton_fused_v2", "full", architecture, TOKENS, tmp_path)
+    kernels = ahead_of_time.compiled(
+        "triton_fused_v2", "full", architecture, TOKENS, tmp_path
+    )
 
     choices = [by_rule_of(architecture, num_tokens) for num_tokens in TOKENS]
-    assert {kernel["kernel"] for kernel in kernels} == STAGES - {"quantise_tokens_kernel"}
+    assert {kernel["kernel"] for kernel in kernels} == STAGES - {
+        "quantise_tokens_kernel"
+    }
     assert built_tiles(kernels, "gemm1") == chosen_tiles(choices, "gemm1")
     assert built_tiles(kernels, "gemm2") == chosen_tiles(choices, "gemm2")
     for kernel in kernels:
@@ -106,7 +112,12 @@ def test_a_tuned_gpu_takes_tiles_of_its_table(tmp_path):
 def test_the_routed_form_compiles_as_well(architecture, tmp_path):
     """Catches a form that spills, or leaves the tensor cores, where the other one does not."""
     kernels = ahead_of_time.compiled(
-        "triton_fused_v2", ROUTED, architecture, (80, 2000), tmp_path, "main.py::run_routed_bf16"
+        "triton_fused_v2",
+        ROUTED,
+        architecture,
+        (80, 2000),
+        tmp_path,
+        "main.py::run_routed_bf16",
     )
 
     assert {kernel["kernel"] for kernel in kernels} == STAGES - {"route_kernel"}

@@ -58,7 +58,9 @@ def test_the_reference_computes_the_product(layer_key):
     """FIB runs it as a module of its own, with nothing of this repository in reach."""
     inputs = layer_arguments(layer_key, 5, "cpu")
     expected_dtype = inputs.pop("output").dtype
-    run = BuilderRegistry.get_instance().build_reference(catalogue.definition(layer_key))
+    run = BuilderRegistry.get_instance().build_reference(
+        catalogue.definition(layer_key)
+    )
 
     output = run(*inputs.values())
 
@@ -107,7 +109,9 @@ def groups_of_every_size():
     # of a group's largest value; 0: zero and subnormal; 255: Inf and NaN
     exponents = torch.arange(256)
     significands = torch.tensor(SIGNIFICANDS)
-    exponent, significand = torch.cartesian_prod(exponents, significands).split(1, dim=1)
+    exponent, significand = torch.cartesian_prod(exponents, significands).split(
+        1, dim=1
+    )
     largest = exponent << 7 | significand
     shape = (len(largest), mx.GROUP)
 
@@ -191,7 +195,9 @@ PRODUCTS = [
 ]
 OUTPUTS = [(128, torch.bfloat16), slow(256, torch.bfloat16), slow(256, torch.float16)]
 HALF_STEP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-NOISE = {"fp8": 2.0**-9}  # Hopper's FP8 sums have about 14 bits; else another order of a sum
+NOISE = {
+    "fp8": 2.0**-9
+}  # Hopper's FP8 sums have about 14 bits; else another order of a sum
 
 
 def assert_product(output, expected, route):
@@ -337,7 +343,9 @@ def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
 
     Also a slow product on a Hopper GPU, or SM100's block-scaled tensor cores idle.
     """
-    kernels = ahead_of_time.compiled("triton_mxfp8", "mxfp8", architecture, tabled_rows(), tmp_path)
+    kernels = ahead_of_time.compiled(
+        "triton_mxfp8", "mxfp8", architecture, tabled_rows(), tmp_path
+    )
 
     stages = manifest.read_manifest("triton_mxfp8").stages
     built_routes = set()

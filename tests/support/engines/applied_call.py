@@ -72,7 +72,9 @@ def error_with_clamp(inputs, sizes):
 
 def output_of_solution(name, key, inputs):
     """Return the output of a solution that is called by FlashInfer-Bench."""
-    runnable = BuilderRegistry.get_instance().build(catalogue.definition(key), pack(name)[key])
+    runnable = BuilderRegistry.get_instance().build(
+        catalogue.definition(key), pack(name)[key]
+    )
     output = torch.empty_like(inputs["hidden_states"], dtype=torch.bfloat16)
     runnable(*inputs.values(), output)
     return output
@@ -120,7 +122,9 @@ def answer(key, tokens, beside):
         tokens=tokens,
         matched=matched_ratios(output, expected),
         beside=shares,
-        same_in_graph=torch.equal(output, output_in_graph(inputs, sizes)) if on_gpu else None,
+        same_in_graph=torch.equal(output, output_in_graph(inputs, sizes))
+        if on_gpu
+        else None,
         host_us=host_us_of(inputs, sizes) if on_gpu else 0.0,
         clamp_error=clamp_error,
         counts=counts,

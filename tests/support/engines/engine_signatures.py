@@ -44,9 +44,13 @@ def parameters(function):
     no_defaults = [None] * (len(positional) - len(arguments.defaults))
 
     listed = []
-    for argument, default in zip(positional, no_defaults + arguments.defaults, strict=True):
+    for argument, default in zip(
+        positional, no_defaults + arguments.defaults, strict=True
+    ):
         listed.append([argument.arg, "POSITIONAL_OR_KEYWORD", text_of(default)])
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+    for argument, default in zip(
+        arguments.kwonlyargs, arguments.kw_defaults, strict=True
+    ):
         listed.append([argument.arg, "KEYWORD_ONLY", text_of(default)])
     return listed
 
@@ -72,7 +76,10 @@ def described(node):
         elif isinstance(part, ast.AnnAssign):
             fields[part.target.id] = text_of(part.value)
         elif isinstance(part, ast.FunctionDef):
-            methods[part.name] = {"kinds": kinds_of(part), "parameters": parameters(part)}
+            methods[part.name] = {
+                "kinds": kinds_of(part),
+                "parameters": parameters(part),
+            }
     return {"fields": fields, "methods": methods}
 
 

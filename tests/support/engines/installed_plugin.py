@@ -15,6 +15,8 @@ def install(solution, layer_keys, parent):
     lines = []
     for group, module in python_package.ADAPTERS.items():
         lines.append(f"[{group}]")
-        lines += [f"{folder.name} = {folder.name}.{module}:register" for folder in folders]
+        lines += [
+            f"{folder.name} = {folder.name}.{module}:register" for folder in folders
+        ]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     return folders

@@ -15,8 +15,12 @@ from quantised import quantise_tokens
 
 try:
     import torchvision  # noqa: F401
-except RuntimeError:  # its operators are another torch's; SGLang wants this one's name alone
-    torch.library.define("torchvision::nms", "(Tensor boxes, Tensor scores, float iou) -> Tensor")
+except (
+    RuntimeError
+):  # its operators are another torch's; SGLang wants this one's name alone
+    torch.library.define(
+        "torchvision::nms", "(Tensor boxes, Tensor scores, float iou) -> Tensor"
+    )
 
 from sglang.kernels.ops.quantization import fp8_kernel
 from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
@@ -94,13 +98,17 @@ def main():
     request_file, answer_file, rank = sys.argv[1:]
     request = torch.load(request_file)
     if request["rendezvous"]:
-        dist.init_process_group("gloo", request["rendezvous"], rank=int(rank), world_size=2)
+        dist.init_process_group(
+            "gloo", request["rendezvous"], rank=int(rank), world_size=2
+        )
     ranks = request["ranks"] | {request["rank_of"]: int(rank)}
 
     fp8_kernel.sglang_per_token_group_quant_fp8 = quantise_tokens
     standard.get_device = lambda: "cpu"  # a GPU's, or an error
     get_context().override_server_args(model_path=request["model"]).install()
-    get_flags().moe.runner_backend = MoeRunnerBackend.DEEP_GEMM  # --moe-runner-backend deep_gemm
+    get_flags().moe.runner_backend = (
+        MoeRunnerBackend.DEEP_GEMM
+    )  # --moe-runner-backend deep_gemm
     logging.basicConfig(level=logging.INFO)
     load_plugins()
     torch.save(answer(request, ranks), answer_file)

@@ -45,7 +45,9 @@ def connect(rank, rendezvous):
     # releases before 0.32 want their scratch memory, which empties a GPU's cache
     workspace.init_workspace_manager(torch.device("cpu"))
     torch.accelerator.empty_cache = lambda: None
-    init_distributed_environment(RANKS, rank, f"file://{rendezvous}", rank, backend="gloo")
+    init_distributed_environment(
+        RANKS, rank, f"file://{rendezvous}", rank, backend="gloo"
+    )
     initialize_model_parallel(RANKS)
 
 

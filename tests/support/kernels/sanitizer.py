@@ -29,7 +29,9 @@ def errors(options, script, library, layers):
     folders = [paths.ROOT, SUPPORT / "stages", SUPPORT / "solutions"]
     folders.append(os.environ.get("PYTHONPATH", ""))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
     printed = done.stdout + done.stderr
     end = printed[-6000:]
 

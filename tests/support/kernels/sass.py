@@ -102,7 +102,9 @@ class InFlight:
 
 def disassemble(cubin):
     """Return function -> instructions of a cubin file, with their successors."""
-    shown = subprocess.run([NVDISASM, "-hex", cubin], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [NVDISASM, "-hex", cubin], capture_output=True, text=True, check=True
+    )
     return parse(shown.stdout)
 
 
@@ -144,17 +146,25 @@ def connect(instructions, labels):
     for instruction, after in zip(instructions, following, strict=True):
         targets = TARGET.findall(instruction.operands)
         if instruction.name in ("BRX", "BRXU", "JMX") and not targets:
-            raise ValueError(f"{instruction}: got a branch without targets, want them named")
+            raise ValueError(
+                f"{instruction}: got a branch without targets, want them named"
+            )
 
-        if instruction.name != "BSSY":  # it names where threads meet again, and goes nowhere
-            instruction.successors += [labels[target] for target in targets if target in labels]
+        if (
+            instruction.name != "BSSY"
+        ):  # it names where threads meet again, and goes nowhere
+            instruction.successors += [
+                labels[target] for target in targets if target in labels
+            ]
         if instruction.goes_on and after is not None:
             instruction.successors.append(after)
 
 
 def loads_in_flight(function, instructions, is_release):
     """Return the loads that some path leaves in flight at an instruction that is_release names."""
-    before = defaultdict(set)  # id of an instruction -> (scoreboard, load) that may be in flight
+    before = defaultdict(
+        set
+    )  # id of an instruction -> (scoreboard, load) that may be in flight
     changed = [instructions[0]] if instructions else []
     reached = set()
 
@@ -179,7 +189,9 @@ def loads_in_flight(function, instructions, is_release):
 def not_awaited(instruction, pending):
     """Return those of the pending loads that the instruction does not wait for."""
     awaited = instruction.awaited_scoreboards
-    return {(scoreboard, load) for scoreboard, load in pending if scoreboard not in awaited}
+    return {
+        (scoreboard, load) for scoreboard, load in pending if scoreboard not in awaited
+    }
 
 
 def pending_after(instruction, pending):
@@ -251,7 +263,17 @@ def compiled(texts, source, folder, architecture, flags=()):
     write_texts(folder, texts)
     cubin = folder / "kernel.cubin"
     target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    command = ["nvcc", "-std=c++17", "-O2", target, "-cubin", *flags, *include_flags(folder)]
-    done = subprocess.run([*command, "-o", cubin, folder / source], capture_output=True, text=True)
+    command = [
+        "nvcc",
+        "-std=c++17",
+        "-O2",
+        target,
+        "-cubin",
+        *flags,
+        *include_flags(folder),
+    ]
+    done = subprocess.run(
+        [*command, "-o", cubin, folder / source], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return Compiled(cubin, done.stderr)

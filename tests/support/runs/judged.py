@@ -33,7 +33,9 @@ def plan(
     tasks = []
     for label, workload in labelled(full.name, wanted=list(workloads)):
         tasks.append(Task(full.name, label, workload, tuple(packed)))
-    config = TOLERANCES[tolerance].config(**{"num_trials": 1, "timeout_seconds": 60} | how)
+    config = TOLERANCES[tolerance].config(
+        **{"num_trials": 1, "timeout_seconds": 60} | how
+    )
 
     return Plan(
         device=device,
@@ -62,7 +64,9 @@ def outcomes(*args, **kwargs):
 
 def evaluated(packed, workload="first-rank", **kwargs):
     """Return what becomes of a solution on one workload."""
-    (outcome,) = outcomes({packed.name.removesuffix("_h512_i256"): packed}, [workload], **kwargs)
+    (outcome,) = outcomes(
+        {packed.name.removesuffix("_h512_i256"): packed}, [workload], **kwargs
+    )
     (solution,) = outcome.evaluated.values()
     return solution
 

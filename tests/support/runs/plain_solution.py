@@ -21,7 +21,12 @@ def solution(folder, body="pass", name="tiny", main=None, **changes):
 
     body: of `run`; main: or the whole main.py; changes: of the manifest.
     """
-    manifest = {"name": name, "author": "tests", "description": "x", "language": "python"}
+    manifest = {
+        "name": name,
+        "author": "tests",
+        "description": "x",
+        "language": "python",
+    }
     manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]} | changes
     (folder / name).mkdir(parents=True, exist_ok=True)
     toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in manifest.items())

@@ -25,7 +25,10 @@ NAME = definition_name("full")
 @cache
 def workloads(definition):
     """Return this repository's workloads of a definition's name."""
-    return [trace.workload for trace in load_jsonl_file(Trace, paths.workload_file(definition))]
+    return [
+        trace.workload
+        for trace in load_jsonl_file(Trace, paths.workload_file(definition))
+    ]
 
 
 RECORDS = workloads(NAME)
@@ -35,14 +38,20 @@ DEFAULT = "default: rtol=0.01 atol=0.01 ratio=0.95"
 
 def workload(seq_len, definition=NAME):
     """Return one of this repository's workloads."""
-    return next(each for each in workloads(definition) if each.axes["seq_len"] == seq_len)
+    return next(
+        each for each in workloads(definition) if each.axes["seq_len"] == seq_len
+    )
 
 
 def solution(name):
     """Return a Solution of the full layer, whose hash its traces may name."""
-    spec = BuildSpec(language="python", target_hardware=["cpu"], entry_point="main.py::run")
+    spec = BuildSpec(
+        language="python", target_hardware=["cpu"], entry_point="main.py::run"
+    )
     source = SourceFile(path="main.py", content=f"def run(): return {name!r}")
-    return Solution(name=name, definition=NAME, author="tests", spec=spec, sources=[source])
+    return Solution(
+        name=name, definition=NAME, author="tests", spec=spec, sources=[source]
+    )
 
 
 def performance(ms, reference_ms):
@@ -50,7 +59,9 @@ def performance(ms, reference_ms):
     if not ms:
         return Performance(latency_ms=0, reference_latency_ms=0, speedup_factor=0)
     speedup = reference_ms / ms
-    return Performance(latency_ms=ms, reference_latency_ms=reference_ms, speedup_factor=speedup)
+    return Performance(
+        latency_ms=ms, reference_latency_ms=reference_ms, speedup_factor=speedup
+    )
 
 
 def correctness(matched):
@@ -111,7 +122,9 @@ def record(packed, **more):
 
 def times_in(file):
     """Return the ms of a file's traces, sorted."""
-    return sorted(each.evaluation.performance.latency_ms for each in trace_files.read_saved(file))
+    return sorted(
+        each.evaluation.performance.latency_ms for each in trace_files.read_saved(file)
+    )
 
 
 def write(file, traces):

@@ -10,12 +10,16 @@ from selenium.webdriver.support.ui import WebDriverWait
 __all__ = ["By", "MISSING", "WebDriverWait", "requested", "resize", "start"]
 
 CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
 )
 DRIVER = shutil.which("chromedriver")
 MISSING = None
 if not (CHROMIUM and DRIVER):
-    MISSING = "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
+    MISSING = (
+        "needs chromium and chromedriver (apt-get install chromium chromium-driver)"
+    )
 
 # No sandbox: tests may run as root in a container. The rest keeps the browser from calling its
 # maker.
@@ -37,14 +41,21 @@ def start(profile):
     options.binary_location = CHROMIUM
     for switch in (*SWITCHES, f"--user-data-dir={profile}"):
         options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
     # A driver that is named keeps selenium from looking for one on the network.
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
 
 
 def resize(driver, width, height=900, colours="light"):
     """Set the page's size in CSS pixels, and the colour scheme that it is asked for."""
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    metrics = {
+        "width": width,
+        "height": height,
+        "deviceScaleFactor": 1,
+        "mobile": False,
+    }
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": colours}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

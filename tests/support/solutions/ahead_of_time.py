@@ -30,7 +30,9 @@ from moebench.packing.pack import pack
 from packed_sources import packed_texts, write_texts
 from triton.backends.compiler import GPUTarget
 
-COUNTED = re.compile(r"\b(?:UTC\w?MMA|[HIOQ]G?MMA|LDTM|STTM|UTMALDG|LDGSTS|LDSM|LDL|STL)\b")
+COUNTED = re.compile(
+    r"\b(?:UTC\w?MMA|[HIOQ]G?MMA|LDTM|STTM|UTMALDG|LDGSTS|LDSM|LDL|STL)\b"
+)
 USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+).* LOCAL:(\d+)")
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 MULTIPROCESSORS = {
@@ -43,7 +45,9 @@ MULTIPROCESSORS = {
     "sm_120": 188,
 }
 LARGE_SHARED_MEMORY = 227 * 1024
-SHARED_MEMORY = dict.fromkeys(("sm_90", "sm_100", "sm_103"), LARGE_SHARED_MEMORY)  # of a CTA
+SHARED_MEMORY = dict.fromkeys(
+    ("sm_90", "sm_100", "sm_103"), LARGE_SHARED_MEMORY
+)  # of a CTA
 SHARED_MEMORY["sm_120"] = 99 * 1024
 
 
@@ -55,13 +59,24 @@ def compiled(name, layer_key, architecture, token_counts, folder, entry_point=No
     """
     write_texts(folder / name, packed_texts(name, layer_key))
     entry_point = entry_point or pack(name)[layer_key].spec.entry_point
-    command = [sys.executable, __file__, folder / name, entry_point, layer_key, architecture]
+    command = [
+        sys.executable,
+        __file__,
+        folder / name,
+        entry_point,
+        layer_key,
+        architecture,
+    ]
     command += token_counts
 
     # What is compiled does not depend on the GPU that is here.
     environment = os.environ | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=600
+        list(map(str, command)),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -81,7 +96,9 @@ def arguments_of(run, layer_key, num_tokens):
 
 def cuobjdump(option, file):
     """Return what cuobjdump prints of a library or a cubin; nothing where it is too old."""
-    return subprocess.run([CUOBJDUMP, option, file], capture_output=True, text=True).stdout
+    return subprocess.run(
+        [CUOBJDUMP, option, file], capture_output=True, text=True
+    ).stdout
 
 
 def disassembled(cubin, option):
@@ -146,7 +163,10 @@ def claim_gpu(architecture, gpu):
         get_current_stream=lambda device: 0,
     )
     properties = SimpleNamespace(
-        major=major, minor=minor, name=gpu, multi_processor_count=MULTIPROCESSORS[architecture]
+        major=major,
+        minor=minor,
+        name=gpu,
+        multi_processor_count=MULTIPROCESSORS[architecture],
     )
     triton.runtime.driver.set_active(driver)
     torch.cuda.get_device_properties = lambda device: properties
@@ -187,10 +207,14 @@ def main():
     path, function = entry_point.split("::")
     root = Path(sources)
     sys.path.insert(0, str(root.parent))
-    module = importlib.import_module(f"{root.name}.{path.removesuffix('.py').replace('/', '.')}")
+    module = importlib.import_module(
+        f"{root.name}.{path.removesuffix('.py').replace('/', '.')}"
+    )
 
     run = getattr(module, function)
-    for kernel in compile_all(run, layer_key, architecture, map(int, token_counts), gpu):
+    for kernel in compile_all(
+        run, layer_key, architecture, map(int, token_counts), gpu
+    ):
         print(json.dumps(kernel, default=str), flush=True)
 
 

@@ -19,7 +19,11 @@ interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton compiles for the GPU in this process"
 )
 each_device = pytest.mark.parametrize(
-    "device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=pytest.mark.gpu)]
+    "device",
+    [
+        pytest.param("cpu", marks=interpreted),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
 )
 
 

@@ -43,13 +43,17 @@ def wrong_route(layer, arguments, choice):
     expected, expected_weight = reference_choice(layer, arguments)
     other_experts = (choice.chosen != expected).any(1)
     if other_experts.any():
-        return f"other experts of tokens {other_experts.nonzero().flatten()[:6].tolist()}"
+        return (
+            f"other experts of tokens {other_experts.nonzero().flatten()[:6].tolist()}"
+        )
 
     error = (choice.weight - expected_weight).abs()
     is_close = error <= 1e-5 * expected_weight.abs()
     other_weights = (expected & ~is_close).any(1)
     if other_weights.any():
-        return f"other weights of tokens {other_weights.nonzero().flatten()[:6].tolist()}"
+        return (
+            f"other weights of tokens {other_weights.nonzero().flatten()[:6].tolist()}"
+        )
     return None
 
 
@@ -73,7 +77,9 @@ def wrong_h(layer, arguments, read_out):
     real = read_out.rows.real
     expected = reference_h(layer, arguments, read_out.rows, read_out.choice.weight)
     limit = H_ERROR[read_out.h_split]
-    return wrong_blocks(read_out.h[real], expected[real], limit, "row that is no padding")
+    return wrong_blocks(
+        read_out.h[real], expected[real], limit, "row that is no padding"
+    )
 
 
 def wrong_y(y, read_out):
@@ -122,7 +128,9 @@ def first_fault(arrays, numbers, layer, arguments, output):
     layer: its sizes and forms. output [T, H]: what the layer returned.
     """
     scratch = Scratch(arrays, numbers, layer, arguments)
-    is_few = "mask" in arrays  # the one launch for few tokens, not the four kernels for many
+    is_few = (
+        "mask" in arrays
+    )  # the one launch for few tokens, not the four kernels for many
     choice_of = few_choice if is_few else many_choice
     choice = choice_of(scratch, len(output))
     fault = wrong_route(layer, arguments, choice)

@@ -13,7 +13,11 @@ from moebench.packing.problem import NAMES
 from packed_sources import CUDA, packed_texts
 from stage_inputs import names
 
-from solutions.common.host.build_library import build_library, find_toolkit, load_library
+from solutions.common.host.build_library import (
+    build_library,
+    find_toolkit,
+    load_library,
+)
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "hopper_stages.cu"
 ARCHITECTURE = "9.0a"
@@ -31,7 +35,9 @@ def sources(layer_key):
 def problem_header(layer):
     """Return problem.cuh for sizes that no definition has, without the activation."""
     lines = ["#pragma once"]
-    lines += [f"constexpr int {symbol} = {layer[key]};" for key, symbol in NAMES.items()]
+    lines += [
+        f"constexpr int {symbol} = {layer[key]};" for key, symbol in NAMES.items()
+    ]
     lines.append(f"constexpr bool kRenorm = {str(layer['renorm']).lower()};\n")
     return "\n".join(lines)
 
@@ -67,7 +73,9 @@ def call(library, layer, arguments, h_split):
     arrays = {}
     for name, array in library["read_arrays"]().items():
         arrays[str(name)] = torch.from_dlpack(array)
-    numbers = {str(name): int(value) for name, value in library["read_numbers"]().items()}
+    numbers = {
+        str(name): int(value) for name, value in library["read_numbers"]().items()
+    }
     return output, arrays, numbers
 
 

@@ -16,7 +16,12 @@ SMALLEST_GAP = 1e-5  # between the last choice and the next
 TOKENS = ["hidden_states", "hidden_states_scale"]
 GEMM1 = ["gemm1_weights", "gemm1_weights_scale"]
 GEMM2 = ["gemm2_weights", "gemm2_weights_scale"]
-ROUTING = ["routing_logits", "routing_bias", "local_expert_offset", "routed_scaling_factor"]
+ROUTING = [
+    "routing_logits",
+    "routing_bias",
+    "local_expert_offset",
+    "routed_scaling_factor",
+]
 
 
 def sizes(layer_key):
@@ -31,7 +36,14 @@ def sizes(layer_key):
 def names(layer):
     """Return the names of the layer's inputs, in the definition's order."""
     if layer["routed"]:
-        return [*TOKENS, "topk_ids", "topk_weights", *GEMM1, *GEMM2, "local_expert_offset"]
+        return [
+            *TOKENS,
+            "topk_ids",
+            "topk_weights",
+            *GEMM1,
+            *GEMM2,
+            "local_expert_offset",
+        ]
     if layer["renorm"]:
         return ["routing_logits", *TOKENS, *GEMM1, *GEMM2]
     return [*ROUTING[:2], *TOKENS, *GEMM1, *GEMM2, *ROUTING[2:]]

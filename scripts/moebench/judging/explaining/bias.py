@@ -54,7 +54,9 @@ def scale_sentence(got: torch.Tensor, want: torch.Tensor) -> str | None:
     return f"it passes, but the output is {factor:.4g} times the reference"
 
 
-def sign_sentence(errors: torch.Tensor, if_positive: str, if_negative: str) -> str | None:
+def sign_sentence(
+    errors: torch.Tensor, if_positive: str, if_negative: str
+) -> str | None:
     """Return a sentence if many errors are there and all have one sign.
 
     if_positive, if_negative: what the sentence says of the output, before "the reference".

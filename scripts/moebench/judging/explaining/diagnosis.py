@@ -25,8 +25,12 @@ NEVER_WRITTEN = (
     "every element is NaN, as before the call: run() has to write into `output`, "
     "and not to return one"
 )
-NO_LOCAL_EXPERT = "those rows must be zero (no local expert): they have to be written, too"
-WRONG_ELEMENTS = "wrong: "  # begins the line that says which tokens and columns are wrong
+NO_LOCAL_EXPERT = (
+    "those rows must be zero (no local expert): they have to be written, too"
+)
+WRONG_ELEMENTS = (
+    "wrong: "  # begins the line that says which tokens and columns are wrong
+)
 ALIKE = 0.99  # the least cosine of two outputs that differ by a factor alone
 HALVES = (
     "gemm1_weights",
@@ -60,7 +64,10 @@ def diagnose(
 
 
 def sentences(
-    output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
+    output: torch.Tensor,
+    expected: torch.Tensor,
+    tolerance: Tolerance,
+    inputs: Mapping[str, object],
 ) -> list[str]:
     """Return how far a wrong output [T, C] is off and where, and as last line a cause that can be
     told from the output alone, if it has one.
@@ -89,7 +96,9 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return wide.reshape(len(wide), -1)
 
 
-def exceeds(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+def exceeds(
+    got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance
+) -> torch.Tensor:
     """Return a mask of the elements that FIB calls wrong."""
     error = (got - want).abs()
     relative = error / (want.abs() + 1e-8)
@@ -132,7 +141,9 @@ def first_place(mask: torch.Tensor) -> tuple[int, int]:
     return token, column
 
 
-def distance_sentences(got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance) -> list[str]:
+def distance_sentences(
+    got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance
+) -> list[str]:
     """Return sentences on the largest errors, and on which tokens and columns are wrong."""
     error = (got - want).abs()
     relative = torch.where(want == 0, 0, error / want.abs())
@@ -149,11 +160,15 @@ def distance_sentences(got: torch.Tensor, want: torch.Tensor, tolerance: Toleran
     failing_tokens = bad.float().mean(1) > 1 - tolerance.ratio
     if failing_tokens.any():
         bad &= failing_tokens[:, None]
-    lines.append(f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = {first_place(bad)}")
+    lines.append(
+        f"{WRONG_ELEMENTS}{spans(bad)}; first at (token, column) = {first_place(bad)}"
+    )
     return lines
 
 
-def largest_error(what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor) -> str:
+def largest_error(
+    what: str, errors: torch.Tensor, got: torch.Tensor, want: torch.Tensor
+) -> str:
     """Return a sentence on the largest of some errors [T, C]."""
     place = divmod(int(errors.argmax()), errors.shape[1])
     shown = f"got {got[place]:.5g}, want {want[place]:.5g}"
@@ -161,7 +176,10 @@ def largest_error(what: str, errors: torch.Tensor, got: torch.Tensor, want: torc
 
 
 def scale_sentence(
-    got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance, inputs: Mapping[str, object]
+    got: torch.Tensor,
+    want: torch.Tensor,
+    tolerance: Tolerance,
+    inputs: Mapping[str, object],
 ) -> str | None:
     """Return by which factor an output is wrong, and which scalar input explains that; None where
     it is not right after division by a factor.
@@ -237,7 +255,9 @@ def likely_mistake(
     best_mistake = None
     for mistake, changed in mistakes(inputs):
         wrong_inputs = {**inputs, **changed}
-        mistaken = call(definition, reference, [*wrong_inputs.values()], str(output.device))[place]
+        mistaken = call(
+            definition, reference, [*wrong_inputs.values()], str(output.device)
+        )[place]
         if not mistaken.isfinite().all():
             continue
 

@@ -18,13 +18,15 @@ from moebench.core.errors import shortened
 UNPACKED = re.compile(r'(?<=File ")(?P<folder>/[^"]*/fib_\w+)/(?P<file>[^"]+)(?=")')
 # Python's frames, and faulthandler's, which have no comma before the function
 FRAME = re.compile(
-    r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+))?', re.MULTILINE
+    r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>\S+))?',
+    re.MULTILINE,
 )
 CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
 UNRELATED = "\nDuring handling of the above exception, another exception occurred:\n"
 TIMED_OUT = "Timeout ("  # before the stacks that faulthandler writes
 COMPILER = re.compile(
-    r"^(?P<file>(?:.*/)?[\w.]+\.(?:cuh?|cpp|h))[(:](?P<line>\d+)\)?.*?\berror\b.*", re.MULTILINE
+    r"^(?P<file>(?:.*/)?[\w.]+\.(?:cuh?|cpp|h))[(:](?P<line>\d+)\)?.*?\berror\b.*",
+    re.MULTILINE,
 )
 ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?$")
 

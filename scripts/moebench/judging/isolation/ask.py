@@ -49,7 +49,11 @@ def build(process: SolutionProcess, solution: Solution) -> Status:
 
 
 def call(
-    process: SolutionProcess, definition: Definition, solution: str, number: int, trial: Trial
+    process: SolutionProcess,
+    definition: Definition,
+    solution: str,
+    number: int,
+    trial: Trial,
 ) -> list[torch.Tensor] | Finding:
     """Have a built solution called; return its outputs, or a finding if they cannot be compared.
 
@@ -68,17 +72,23 @@ def call(
     if len(answer.outputs) != len(wanted):
         raise Ended("its answer has another number of outputs")
 
-    for name, kind, want in zip(definition.outputs, answer.outputs, wanted, strict=True):
+    for name, kind, want in zip(
+        definition.outputs, answer.outputs, wanted, strict=True
+    ):
         if kind != want:
             status = Status.INCORRECT_SHAPE
             if kind.shape == want.shape:
                 status = Status.INCORRECT_DTYPE
-            return Finding(status, sentences=[f"the output {name} is {kind}, want {want}"])
+            return Finding(
+                status, sentences=[f"the output {name} is {kind}, want {want}"]
+            )
     device = trial.expected[0].device
     return [output.to(device) for output in process.receive_tensors(wanted)]
 
 
-def time(process: SolutionProcess, solution: str, config: BenchmarkConfig, clock: str) -> Answer:
+def time(
+    process: SolutionProcess, solution: str, config: BenchmarkConfig, clock: str
+) -> Answer:
     """Have a built solution timed on the inputs of each trial; `mean_ms` reads the answer."""
     request = {
         "do": "time",

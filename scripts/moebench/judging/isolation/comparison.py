@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from flashinfer_bench import BenchmarkConfig, Correctness, Definition, Evaluation, Performance
+from flashinfer_bench import (
+    BenchmarkConfig,
+    Correctness,
+    Definition,
+    Evaluation,
+    Performance,
+)
 from flashinfer_bench import EvaluationStatus as Status
 
 from moebench.judging import fib
@@ -85,7 +91,10 @@ class Finding:
 
 
 def compare(
-    definition: Definition, trial: Trial, outputs: list[torch.Tensor], config: BenchmarkConfig
+    definition: Definition,
+    trial: Trial,
+    outputs: list[torch.Tensor],
+    config: BenchmarkConfig,
 ) -> list[Comparison] | Finding:
     """Return a comparison for each output of a trial, or the finding that one is not finite."""
     comparisons = []
@@ -93,7 +102,9 @@ def compare(
         output = Output(trial, place, tensor)
         if not tensor.float().isfinite().all():
             error = math.inf if output.tensor.float().isinf().any() else math.nan
-            correctness = Correctness(max_relative_error=error, max_absolute_error=error)
+            correctness = Correctness(
+                max_relative_error=error, max_absolute_error=error
+            )
             sentences = diagnosis_of(definition, output, config)
             return Finding(Status.INCORRECT_NUMERICAL, correctness, sentences)
 
@@ -127,11 +138,17 @@ def summary(comparisons: list[Comparison]) -> Correctness:
     """Return the largest errors and, in `extra`, the lowest matched ratios, of all comparisons."""
     lowest = {}
     for name in comparisons[0].matched_ratios:
-        lowest[name] = min(comparison.matched_ratios[name] for comparison in comparisons)
+        lowest[name] = min(
+            comparison.matched_ratios[name] for comparison in comparisons
+        )
 
     return Correctness(
-        max_absolute_error=max(comparison.max_absolute_error for comparison in comparisons),
-        max_relative_error=max(comparison.max_relative_error for comparison in comparisons),
+        max_absolute_error=max(
+            comparison.max_absolute_error for comparison in comparisons
+        ),
+        max_relative_error=max(
+            comparison.max_relative_error for comparison in comparisons
+        ),
         extra=lowest,
     )
 
@@ -150,9 +167,18 @@ def oddities(definition: Definition, comparisons: list[Comparison]) -> list[str]
     return sentences
 
 
-def diagnosis_of(definition: Definition, output: Output, config: BenchmarkConfig) -> list[str]:
+def diagnosis_of(
+    definition: Definition, output: Output, config: BenchmarkConfig
+) -> list[str]:
     """Return sentences on why an output is wrong."""
-    tolerance = Tolerance("the run's", config.rtol, config.atol, config.required_matched_ratio)
+    tolerance = Tolerance(
+        "the run's", config.rtol, config.atol, config.required_matched_ratio
+    )
     return diagnose(
-        definition, output.trial.inputs, output.place, output.tensor, output.expected, tolerance
+        definition,
+        output.trial.inputs,
+        output.place,
+        output.tensor,
+        output.expected,
+        tolerance,
     )

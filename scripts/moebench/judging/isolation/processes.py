@@ -37,7 +37,9 @@ from moebench.judging.isolation.channel import Channel, TensorKind
 MARK = "MOEBENCH_NURSERY"  # a variable in the environment of a nursery and of its descendants
 PATIENCE = 60  # seconds that a supervisor has to say something
 GRACE = 1  # seconds after a time-out in which a process writes down where it is
-LARGEST_FOLDER = 1 << 28  # bytes of files that a process may keep from one workload to the next
+LARGEST_FOLDER = (
+    1 << 28
+)  # bytes of files that a process may keep from one workload to the next
 MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
 KILLED_PARENT = "it has killed its parent"
 
@@ -55,7 +57,9 @@ class Answer(Strict):
 
     status: Literal["PASSED", "COMPILE_ERROR", "RUNTIME_ERROR"]
     outputs: list[TensorKind] = []
-    milliseconds: list[Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]] = []
+    milliseconds: list[
+        Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+    ] = []
 
 
 class Nursery:
@@ -68,7 +72,9 @@ class Nursery:
     def __init__(self):
         self.mark = secrets.token_hex(8)
         self.folders: list[str] = []
-        self.requests, nursery_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests, nursery_end = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )
         with fib.temporary_files():
             self.errors = tempfile.TemporaryFile()
         preload = None if torch.cuda.is_available() else worker.__name__
@@ -180,7 +186,9 @@ class SolutionProcess:
             self.folder = tempfile.mkdtemp(prefix="moebench-")
             self.printed = tempfile.TemporaryFile()  # has no name, so nobody removes it
         self.inputs_number = 0
-        self.control, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, supervisor_end = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )
         run_end, solution_end = socket.socketpair()
         self.channel = Channel(run_end)
         settings = {
@@ -190,7 +198,11 @@ class SolutionProcess:
             "threads": torch.get_num_threads(),
             "environment": solution_environment(dict(os.environ)),
         }
-        descriptors = [supervisor_end.fileno(), solution_end.fileno(), self.printed.fileno()]
+        descriptors = [
+            supervisor_end.fileno(),
+            solution_end.fileno(),
+            self.printed.fileno(),
+        ]
         with supervisor_end, solution_end, contextlib.suppress(OSError):
             parent.fork(settings, descriptors)
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from flashinfer_bench import BenchmarkConfig, Definition, Performance, Solution, Workload
+from flashinfer_bench import (
+    BenchmarkConfig,
+    Definition,
+    Performance,
+    Solution,
+    Workload,
+)
 from flashinfer_bench import EvaluationStatus as Status
 from flashinfer_bench.compile import Runnable
 
@@ -52,7 +58,9 @@ class IsolatedRunner:
     name; by "" the shared one.
     """
 
-    def __init__(self, device: str = "cpu", clock: str = "events", shared: bool = False):
+    def __init__(
+        self, device: str = "cpu", clock: str = "events", shared: bool = False
+    ):
         self.device = device
         self.clock = clock
         self.shared = shared
@@ -73,7 +81,9 @@ class IsolatedRunner:
         Inputs are drawn with the workload's uuid as seed. Raises what the reference raises, and
         RuntimeError where its outputs are not finite. root: of the data set with stored inputs.
         """
-        job = self.new_job(definition, workload, config, root, is_timed=self.device != "cpu")
+        job = self.new_job(
+            definition, workload, config, root, is_timed=self.device != "cpu"
+        )
         return {solution.name: self.examine(job, solution) for solution in solutions}
 
     def look_again(
@@ -126,7 +136,9 @@ class IsolatedRunner:
         reference = fib.build_reference(definition)
         stored = fib.load_safetensors(definition, workload, root)
         trials = []
-        for inputs in seeded_inputs(definition, workload, config.num_trials, self.device, stored):
+        for inputs in seeded_inputs(
+            definition, workload, config.num_trials, self.device, stored
+        ):
             expected = call(definition, reference, inputs, self.device)
             fib.check_finite(definition, expected)
             trials.append(Trial(inputs, expected))
@@ -134,13 +146,17 @@ class IsolatedRunner:
         reference_ms = self.mean_ms(reference, trials, config) if is_timed else 0.0
         return Job(definition, trials, config, reference_ms)
 
-    def mean_ms(self, reference: Runnable, trials: list[Trial], config: BenchmarkConfig) -> float:
+    def mean_ms(
+        self, reference: Runnable, trials: list[Trial], config: BenchmarkConfig
+    ) -> float:
         """Return the reference's time in ms, a mean over trials."""
         time_runnable = fib.timer(self.clock)
         counts = (config.warmup_runs, config.iterations)
         times_ms = []
         for trial in trials:
-            times_ms.append(time_runnable(reference, trial.inputs, *counts, self.device))
+            times_ms.append(
+                time_runnable(reference, trial.inputs, *counts, self.device)
+            )
         torch.cuda.empty_cache()
         return statistics.fmean(times_ms)
 
@@ -167,7 +183,9 @@ class IsolatedRunner:
             self.end(process)
         return replace(finding, log=log)
 
-    def examine_in(self, process: SolutionProcess, job: Job, solution: Solution) -> Finding:
+    def examine_in(
+        self, process: SolutionProcess, job: Job, solution: Solution
+    ) -> Finding:
         """Build, call, compare and time a solution.
 
         Raises TimeoutError where the process does not answer in time, Ended where it has ended.

@@ -67,10 +67,14 @@ class Worker:
             traceback.print_exc()
             if isinstance(error, SystemExit):
                 print(f"{fib.ENDED}exit status {error.code or 0}", file=sys.stderr)
-            status = "COMPILE_ERROR" if isinstance(error, BuildError) else "RUNTIME_ERROR"
+            status = (
+                "COMPILE_ERROR" if isinstance(error, BuildError) else "RUNTIME_ERROR"
+            )
             return {"status": status}, []
 
-    def take_inputs(self, definition: str, device: str, trials: list[list], kinds: list[dict]):
+    def take_inputs(
+        self, definition: str, device: str, trials: list[list], kinds: list[dict]
+    ):
         """Hold the inputs of all trials, in place of earlier ones.
 
         trials: None stands for each tensor. kinds: of the tensors, which follow the request.

@@ -39,7 +39,9 @@ PART_OF_EXPERT = re.compile(
 )
 
 
-def layers_named(entries: Iterable[str], layers: list[int], num_experts: int) -> dict[int, str]:
+def layers_named(
+    entries: Iterable[str], layers: list[int], num_experts: int
+) -> dict[int, str]:
     """Return layer -> the first entry that names an expert of it, or a part of one.
 
     layers: numbers of the layers with experts. Raises ValueError for a faulty regular expression.

@@ -13,7 +13,9 @@ from moebench.models.checkpoint.fields import Fields, without_repeats
 
 ACTIVATIONS = ("silu", "swish", "swigluoai")
 OAI_ALPHA = 1.702  # of the activation "swigluoai", gpt-oss'
-MOST_LAYERS = 10_000  # with more a config.json is wrong, and reading it would take minutes
+MOST_LAYERS = (
+    10_000  # with more a config.json is wrong, and reading it would take minutes
+)
 
 
 def layers_with_experts(fields: Fields) -> list[int]:
@@ -24,7 +26,9 @@ def layers_with_experts(fields: Fields) -> list[int]:
 
     total = fields.whole("layers", len(kinds) if kinds else None)
     if total > MOST_LAYERS:
-        raise ValueError(f"{fields.name('layers')}: has {total}, want {MOST_LAYERS} at most")
+        raise ValueError(
+            f"{fields.name('layers')}: has {total}, want {MOST_LAYERS} at most"
+        )
 
     for find in (by_list, by_kind, by_flags, by_period, by_rule):
         with_experts = find(fields, total)
@@ -33,7 +37,9 @@ def layers_with_experts(fields: Fields) -> list[int]:
 
     numbers = [number for number in range(total) if number in with_experts]
     if not numbers:
-        raise ValueError(f"{fields.name('layers')}: has {total}, of which none has experts")
+        raise ValueError(
+            f"{fields.name('layers')}: has {total}, of which none has experts"
+        )
     return numbers
 
 
@@ -175,7 +181,9 @@ def clamp_limits(fields: Fields, layers: list[int]) -> Counter:
     fits = isinstance(by_layer, list) and len(by_layer) >= needed
     if not fits or not all(map(is_limit, by_layer)):
         has = fields.values[name]
-        raise ValueError(f"{name}: has {has!r}, want a number, 0 or more, for each of {needed}")
+        raise ValueError(
+            f"{name}: has {has!r}, want a number, 0 or more, for each of {needed}"
+        )
 
     return Counter(float(by_layer[number] or 0) for number in layers)
 

@@ -7,9 +7,13 @@ import re
 
 from moebench.models.checkpoint.fields import facts
 
-ABOUT_EXPERTS = re.compile(r"moe|expert|rout|top_?k|softcap|swiglu|latent|gate_limit|mlp_bias|glu_")
+ABOUT_EXPERTS = re.compile(
+    r"moe|expert|rout|top_?k|softcap|swiglu|latent|gate_limit|mlp_bias|glu_"
+)
 # Names with one of these are about attention, the vocabulary's logits, or what is returned.
-ABOUT_OTHERS = re.compile(r"attn|attention|^output_|^final_|^index|lora|kv_|vision|audio|tokens?_")
+ABOUT_OTHERS = re.compile(
+    r"attn|attention|^output_|^final_|^index|lora|kv_|vision|audio|tokens?_"
+)
 
 
 def not_understood(values: dict) -> dict[str, object]:

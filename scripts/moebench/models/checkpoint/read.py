@@ -65,7 +65,9 @@ class Checkpoint:
         """
         experts = self.sizes["num_experts"]
         if experts % ranks:
-            raise ValueError(f"--ep: got {ranks}, want a divisor of {experts}, the experts")
+            raise ValueError(
+                f"--ep: got {ranks}, want a divisor of {experts}, the experts"
+            )
         width = self.sizes["intermediate_size"]
         if width % (tensor_ranks * BLOCK):
             raise ValueError(
@@ -108,7 +110,9 @@ def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
     file = path / "config.json" if path.is_dir() else path
     config = json.loads(file.read_text(encoding="utf-8"))
     beside = file.with_name(HF_QUANT)
-    quantisation = json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
+    quantisation = (
+        json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
+    )
     return read(config, assumed, quantisation, name_by_place(file))
 
 
@@ -119,13 +123,18 @@ def name_by_place(file: Path) -> str:
     if file.name != "config.json":
         return file.stem
     folder = file.absolute().parent
-    if re.fullmatch("[0-9a-f]{40}", folder.name):  # models--ORGANISATION--NAME/snapshots/COMMIT
+    if re.fullmatch(
+        "[0-9a-f]{40}", folder.name
+    ):  # models--ORGANISATION--NAME/snapshots/COMMIT
         return folder.parents[1].name.rpartition("--")[2]
     return folder.name
 
 
 def read(
-    config: dict, assumed: Assumptions = NO_ASSUMPTIONS, beside: dict | None = None, place: str = ""
+    config: dict,
+    assumed: Assumptions = NO_ASSUMPTIONS,
+    beside: dict | None = None,
+    place: str = "",
 ) -> Checkpoint:
     """Return what the content of a config.json says.
 
@@ -172,7 +181,9 @@ def stored_layers(
     with_experts = layers_with_experts(fields)
     if assumed.fp8:
         return Storage(FP8, "taken for FP8", with_experts)
-    return storage_of(config, fields, with_experts, num_experts, beside, assumed.fp8_activations)
+    return storage_of(
+        config, fields, with_experts, num_experts, beside, assumed.fp8_activations
+    )
 
 
 def chosen_limit(limits: Counter, wanted: float | None) -> float:
@@ -196,7 +207,9 @@ def notes_on(fields: Fields, sizes: Sizes, notes: list[str]) -> list[str]:
     if fields.get("experts_hidden_size"):
         name = fields.name("experts_hidden_size")
         hidden = sizes["hidden_size"]
-        notes.append(f"experts work on {name} {hidden}, between projections outside the layer")
+        notes.append(
+            f"experts work on {name} {hidden}, between projections outside the layer"
+        )
     return notes
 
 
@@ -227,7 +240,9 @@ def check_alike(fields: Fields) -> None:
 
 def sizes_of(fields: Fields) -> Sizes:
     """Return the layer's sizes. Raises ValueError for sizes that no definition can have."""
-    hidden = "experts_hidden_size" if fields.get("experts_hidden_size") else "hidden_size"
+    hidden = (
+        "experts_hidden_size" if fields.get("experts_hidden_size") else "hidden_size"
+    )
     sizes = {
         "num_experts": fields.whole("num_experts"),
         "top_k": fields.whole("top_k"),

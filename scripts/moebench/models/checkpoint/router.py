@@ -73,7 +73,9 @@ def required(fields: Fields, key: str, value: object) -> object:
     """Return a field's value. Raises ValueError where it is None, as nothing states it."""
     if value is None:
         model = f"model_type {fields.values.get('model_type')!r}"
-        raise ValueError(f"{fields.names[key][0]}: missing, and {model} is not known to imply it")
+        raise ValueError(
+            f"{fields.names[key][0]}: missing, and {model} is not known to imply it"
+        )
     return value
 
 

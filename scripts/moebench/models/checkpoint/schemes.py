@@ -95,7 +95,9 @@ def stated_by(quantisation: dict) -> Stated:
     if method == "quark":
         every = scheme_of_quark(quantisation.get("global_quant_config"))
         by_module = object_in(quantisation, "layer_quant_config")
-        return Stated(every, {name: scheme_of_quark(entry) for name, entry in by_module.items()})
+        return Stated(
+            every, {name: scheme_of_quark(entry) for name, entry in by_module.items()}
+        )
 
     by_module = quantisation.get("quantized_layers")
     if isinstance(by_module, dict):
@@ -169,7 +171,9 @@ def stated_by_groups(quantisation: dict) -> Stated:
                 else:
                     add_target(named, str(target), scheme)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError("quantization_config.config_groups: names no weights") from error
+        raise ValueError(
+            "quantization_config.config_groups: names no weights"
+        ) from error
     return Stated(every, named)
 
 

@@ -29,7 +29,9 @@ class SharedExperts:
     def why_not_appended(self) -> str | None:
         """Return why the network cannot be further experts of the layer, or None where it can."""
         if self.width % self.expert_width:
-            return f"its width is no multiple of {self.expert_width}, that of the others"
+            return (
+                f"its width is no multiple of {self.expert_width}, that of the others"
+            )
         if self.has_other_clamp:
             return "its activation has limits of its own"
         return None

@@ -22,7 +22,9 @@ from moebench.models.checkpoint.schemes import (
     scheme_by_layer,
 )
 
-HF_QUANT = "hf_quant_config.json"  # beside config.json; ModelOpt writes quantisation there
+HF_QUANT = (
+    "hf_quant_config.json"  # beside config.json; ModelOpt writes quantisation there
+)
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128], or MXFP4 beside activations in FP8'
 # Kind that no definition is of -> who has kernels for it, for messages
 SERVED_ELSEWHERE = {
@@ -30,13 +32,22 @@ SERVED_ELSEWHERE = {
     "Blackwell, Marlin on Hopper",
     INT4: "4-bit integers: Marlin in vLLM and SGLang serves them",
 }
-WORDS = {FP8: "FP8 e4m3, scales per 128 x 128", MXFP4: "MXFP4, e2m1 with a power of two per 32"}
+WORDS = {
+    FP8: "FP8 e4m3, scales per 128 x 128",
+    MXFP4: "MXFP4, e2m1 with a power of two per 32",
+}
 NOTE_OF_KIND = {
     FP8: "",
     MXFP4: "as FP8, twice as large: --fp8; whether that is exact: --check-scales",
 }
 # Fields in which tools list the modules that stay in 16 bits
-EXCLUDING = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude")
+EXCLUDING = (
+    "modules_to_not_convert",
+    "ignored_layers",
+    "ignore",
+    "exclude_modules",
+    "exclude",
+)
 # Fields that FP8 may have -> what their values have to contain
 ELEMENTS = {"fmt": "e4m3", "activation_scheme": "dynamic", "expert_dtype": "fp8"}
 
@@ -89,7 +100,9 @@ def storage_of(
 
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
-    kind = most_frequent(schemes[layer].kind for layer in layers if layer not in reasons)
+    kind = most_frequent(
+        schemes[layer].kind for layer in layers if layer not in reasons
+    )
     if kind == FP8:
         check_elements(quantisation.fields)
 
@@ -117,7 +130,9 @@ def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> Quanti
         for name in ("quantization_config", "compression_config"):
             stated = part.get(name)
             if isinstance(stated, dict):
-                excluded = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
+                excluded = {
+                    key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant
+                }
                 return Quantisation(name, excluded | expert_dtype | stated)
 
     if in_hf_quant:
@@ -224,7 +239,9 @@ def note_on(reasons: dict[int, str], layers: list[int]) -> str:
     """
     if not reasons:
         return ""
-    return f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"
+    return (
+        f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"
+    )
 
 
 def note_on_activations(scheme: Scheme) -> str:

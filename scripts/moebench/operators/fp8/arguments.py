@@ -58,7 +58,10 @@ class Argument:
 
 
 HIDDEN_STATES = Argument(
-    "hidden_states", "float8_e4m3fn", ("seq_len", "hidden_size"), "Quantised activations."
+    "hidden_states",
+    "float8_e4m3fn",
+    ("seq_len", "hidden_size"),
+    "Quantised activations.",
 )
 HIDDEN_STATES_SCALE = Argument(
     "hidden_states_scale",
@@ -110,23 +113,34 @@ EXPERTS = (GEMM1_WEIGHTS, GEMM1_WEIGHTS_SCALE, GEMM2_WEIGHTS, GEMM2_WEIGHTS_SCAL
 
 DS_ROUTING = (
     Argument(
-        "routing_logits", "float32", ("seq_len", "num_experts"), "Router output before the sigmoid."
+        "routing_logits",
+        "float32",
+        ("seq_len", "num_experts"),
+        "Router output before the sigmoid.",
     ),
     Argument(
-        "routing_bias", "bfloat16", ("num_experts",), "Added to the scores for selection only."
+        "routing_bias",
+        "bfloat16",
+        ("num_experts",),
+        "Added to the scores for selection only.",
     ),
     *TOKENS,
     *EXPERTS,
     LOCAL_EXPERT_OFFSET,
     Argument(
-        "routed_scaling_factor", "float32", None, "Multiplies the normalised routing weights."
+        "routed_scaling_factor",
+        "float32",
+        None,
+        "Multiplies the normalised routing weights.",
     ),
     OUTPUT,
 )
 
 # Every expert is local here, hence logits for `num_local_experts`.
 RENORM_ROUTING = (
-    Argument("routing_logits", "bfloat16", ("seq_len", "num_local_experts"), "Router output."),
+    Argument(
+        "routing_logits", "bfloat16", ("seq_len", "num_local_experts"), "Router output."
+    ),
     *TOKENS,
     *EXPERTS,
     OUTPUT,
@@ -162,7 +176,9 @@ ROUTED_OFFSET = replace(
 
 ROUTED = (
     *ROUTED_TOKENS,
-    replace(GEMM1_WEIGHTS, meaning="First projections: rows of `gate`, then rows of `up`."),
+    replace(
+        GEMM1_WEIGHTS, meaning="First projections: rows of `gate`, then rows of `up`."
+    ),
     GEMM1_WEIGHTS_SCALE,
     GEMM2_WEIGHTS,
     GEMM2_WEIGHTS_SCALE,
@@ -171,7 +187,9 @@ ROUTED = (
 )
 
 E2M1_CODES = "E2M1, two to a byte along K, the first in the low half"
-E8M0_BITS = "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
+E8M0_BITS = (
+    "E8M0 bits: the byte, read as unsigned, less 127 is the exponent of two; 255 is NaN"
+)
 
 ROUTED_MXFP4 = (
     *ROUTED_TOKENS,

@@ -67,7 +67,9 @@ class Fp8Layer(Operator):
     meanings = AXIS_MEANINGS  # axis -> its description
     quantization = "fp8_block_scale"
     prefix: str  # of definitions' names
-    routing_inputs: tuple[str, ...]  # names of the inputs with the routing, which are stored
+    routing_inputs: tuple[
+        str, ...
+    ]  # names of the inputs with the routing, which are stored
     reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
     reference_functions: tuple[Callable, ...]  # of which the reference is put together
 
@@ -93,7 +95,10 @@ class Fp8Layer(Operator):
     def tags(self, sizes: Sizes) -> list[str]:
         """Return a definition's models, quantisation and ranks."""
         tags = [f"model:{model}" for model in sizes["model"]]
-        tags += [f"quantization:{self.quantization}", f"parallelism:ep{expert_ranks(sizes)}"]
+        tags += [
+            f"quantization:{self.quantization}",
+            f"parallelism:ep{expert_ranks(sizes)}",
+        ]
         if sizes["tensor_ranks"] > 1:
             tags.append(f"parallelism:tp{sizes['tensor_ranks']}")
         return tags
@@ -173,7 +178,9 @@ class Fp8Layer(Operator):
         return weights + 4 * weights // BLOCK**2
 
 
-def self_contained(sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]) -> str:
+def self_contained(
+    sizes: Sizes, names: Iterable[str], functions: Iterable[Callable]
+) -> str:
     """Return a module's text: sizes of these names as constants, the activation and functions."""
     constants = {name.upper(): sizes[name] for name in names}
     constants["BLOCK"] = BLOCK
@@ -196,7 +203,9 @@ def router_outputs(case: MoeCase, sizes: Sizes) -> RouterOutputs:
     return trained_router.draw(f"{case.uuid}/0", case.seq_len, case.added_logits, sizes)
 
 
-def append_shared_experts(routed: Tensors, offset: int, sizes: Sizes, seed: str) -> None:
+def append_shared_experts(
+    routed: Tensors, offset: int, sizes: Sizes, seed: str
+) -> None:
     """Append a rank's shared experts to each token's topk_ids and topk_weights, in `routed`.
 
     Token t takes them on rank t % ranks; on other ranks their ids are -1. They have the ids behind
@@ -211,7 +220,9 @@ def append_shared_experts(routed: Tensors, offset: int, sizes: Sizes, seed: str)
     gate = np.ones((len(ids), 1))
     if sizes["shared_gate"]:
         gate = sigmoid(normal(f"{seed}/shared-gate", gate.shape))
-    shared_weights = torch.from_numpy(gate).float().expand(-1, sizes["num_shared_experts"])
+    shared_weights = (
+        torch.from_numpy(gate).float().expand(-1, sizes["num_shared_experts"])
+    )
 
     routed["topk_ids"] = with_shared_ids(ids, offset, sizes)
     weights = [routed["topk_weights"], shared_weights.to(ids.device)]

@@ -30,7 +30,16 @@ from moebench.operators.routing.numbers import bits
 GROUP = 32  # of K, with one scale
 SCALE_BIAS = 127
 NAN_SCALE = 255
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three low bits; the fourth is the sign
+E2M1 = (
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+)  # by the three low bits; the fourth is the sign
 
 
 def dequantize_mxfp4(packed, scales):
@@ -191,7 +200,12 @@ class Mxfp4(TopKGiven):
         return stored
 
     def record(self, case: Mxfp4Case) -> Trace:
-        random = ("hidden_states", "hidden_states_scale", "gemm1_weights", "gemm2_weights")
+        random = (
+            "hidden_states",
+            "hidden_states_scale",
+            "gemm1_weights",
+            "gemm2_weights",
+        )
         stored = (*self.routing_inputs, *SCALES)
         trace = self.trace(case, random, stored, self.scalars(case))
 

@@ -10,7 +10,9 @@ import torch
 from moebench.operators.fp8.swiglu import silu as swiglu
 
 BLOCK = 128
-EXPERTS_AT_ONCE = 32  # whose weights are dequantised before the first of them is multiplied
+EXPERTS_AT_ONCE = (
+    32  # whose weights are dequantised before the first of them is multiplied
+)
 
 
 def dequantize(values, scales, row_block):
@@ -18,7 +20,9 @@ def dequantize(values, scales, row_block):
 
     scales is [..., R / row_block, C / 128] float32 and may hold zeros and negative numbers.
     """
-    scales = scales.repeat_interleave(row_block, dim=-2).repeat_interleave(BLOCK, dim=-1)
+    scales = scales.repeat_interleave(row_block, dim=-2).repeat_interleave(
+        BLOCK, dim=-1
+    )
     return values.to(torch.float32) * scales
 
 

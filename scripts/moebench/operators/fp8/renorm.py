@@ -46,7 +46,13 @@ def run(
     experts, weights = route(routing_logits)
     x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
     return local_experts(
-        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, experts, weights
+        x,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        experts,
+        weights,
     )
 
 

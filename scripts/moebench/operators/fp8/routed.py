@@ -76,8 +76,12 @@ def run(
     output = torch.zeros_like(x)
     for first in range(0, num_local_experts, EXPERTS_AT_ONCE):
         some = slice(first, first + EXPERTS_AT_ONCE)
-        gate_up = dequantize(gemm1_weights[some], gemm1_weights_scale[some], row_block=BLOCK)
-        down = dequantize(gemm2_weights[some], gemm2_weights_scale[some], row_block=BLOCK)
+        gate_up = dequantize(
+            gemm1_weights[some], gemm1_weights_scale[some], row_block=BLOCK
+        )
+        down = dequantize(
+            gemm2_weights[some], gemm2_weights_scale[some], row_block=BLOCK
+        )
         for at in range(len(down)):
             tokens, slot = torch.nonzero(local == first + at, as_tuple=True)
             if tokens.numel() == 0:
@@ -108,7 +112,11 @@ def router_inside() -> dict[str, str]:
 def routers() -> Layers:
     """Return routed key -> the layer's sizes as the router before it has them, groups included."""
     every_layer = layers.layer_sizes()
-    return {routed_key(key): sizes for key, sizes in every_layer.items() if key not in NOT_ROUTED}
+    return {
+        routed_key(key): sizes
+        for key, sizes in every_layer.items()
+        if key not in NOT_ROUTED
+    }
 
 
 def after_routing(sizes: Sizes) -> Sizes:
@@ -162,7 +170,11 @@ def twice(ids: np.ndarray, weights: np.ndarray, sizes: Sizes) -> None:
 
 
 # How a small layer's ids are changed in place, beyond what a router chooses
-SPOILT = {"padded-batch": padded, "slots-without-expert": without_expert, "experts-twice": twice}
+SPOILT = {
+    "padded-batch": padded,
+    "slots-without-expert": without_expert,
+    "experts-twice": twice,
+}
 
 
 class TopKGiven(Fp8Layer):
@@ -210,7 +222,8 @@ class Routed(TopKGiven):
             "FP8 block-scale mixture of experts behind a router, as seen by one expert-parallel "
             "rank: the caller gives each token's experts and weights; GEMM1, "
             f"{activations.description(sizes)}, GEMM2, weighted sum over the local experts. Rows "
-            "of gate come first, activation scales are row-major." + slice_sentence(sizes)
+            "of gate come first, activation scales are row-major."
+            + slice_sentence(sizes)
         )
 
     def cases(self, key: str) -> list[RoutedCase]:
@@ -236,7 +249,9 @@ class Routed(TopKGiven):
         """Return a case of this name with the tokens, rank, routing and scales of another one."""
         uuid = uuid_of(self.definition_name(key), name)
         tokens = like.seq_len
-        return RoutedCase(key, name, uuid, tokens, like.offset, scales=like.scales, like=like)
+        return RoutedCase(
+            key, name, uuid, tokens, like.offset, scales=like.scales, like=like
+        )
 
     def tensors(self, case: RoutedCase) -> Tensors:
         sizes = routers()[case.layer_key]
@@ -255,5 +270,7 @@ class Routed(TopKGiven):
         if case.scales == "harsh":
             for name in SCALE_NAMES:
                 routed[name] = stored[name]
-            routed["hidden_states_scale"] = stored["hidden_states_scale"].t().contiguous()
+            routed["hidden_states_scale"] = (
+                stored["hidden_states_scale"].t().contiguous()
+            )
         return routed

@@ -21,7 +21,9 @@ from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
 from moebench.operators.layers import Layers, Sizes, expert_ranks, layers_of
 
-NUM_SHARED_EXPERTS = 1  # DeepSeek-V3's; in another layer's definition it has another value
+NUM_SHARED_EXPERTS = (
+    1  # DeepSeek-V3's; in another layer's definition it has another value
+)
 
 
 def add_shared_experts(local, weights, first_expert, num_experts, num_local_experts):
@@ -40,7 +42,9 @@ def add_shared_experts(local, weights, first_expert, num_experts, num_local_expe
 
     shared = torch.arange(num_routed, num_local_experts, device=local.device)
     local = torch.cat([local, torch.where(here, shared, -1)], dim=1)
-    return local, torch.cat([weights, weights.new_ones(num_tokens, NUM_SHARED_EXPERTS)], dim=1)
+    return local, torch.cat(
+        [weights, weights.new_ones(num_tokens, NUM_SHARED_EXPERTS)], dim=1
+    )
 
 
 @torch.no_grad()
@@ -70,7 +74,13 @@ def run(
     )
     x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
     return local_experts(
-        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights
+        x,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local,
+        weights,
     )
 
 
@@ -79,7 +89,10 @@ class SharedExperts(SigmoidBias):
 
     reference_sizes = (*SigmoidBias.reference_sizes, "num_shared_experts")
     reference_functions = (dequantize, route, local_experts, add_shared_experts, run)
-    constraints = [*CONSTRAINTS, "num_local_experts <= num_experts + num_shared_experts"]
+    constraints = [
+        *CONSTRAINTS,
+        "num_local_experts <= num_experts + num_shared_experts",
+    ]
     meanings = SigmoidBias.meanings | {
         "num_local_experts": "Experts that this rank holds, the shared ones behind all others.",
         "num_shared_experts": "Experts that every token takes.",

@@ -58,7 +58,9 @@ def route(logits, bias, routed_scaling_factor):
 
     experts = candidates.topk(TOP_K, dim=-1).indices
     weights = scores.gather(1, experts)
-    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * routed_scaling_factor
+    weights = (
+        weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * routed_scaling_factor
+    )
     return experts, weights
 
 
@@ -84,7 +86,13 @@ def run(
     local = experts - int(local_expert_offset)
     x = dequantize(hidden_states, hidden_states_scale.t(), row_block=1)
     return local_experts(
-        x, gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale, local, weights
+        x,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        local,
+        weights,
     )
 
 
@@ -146,12 +154,16 @@ class SigmoidBias(Fp8Layer):
             case("last-rank-odd-length", 37, offset=last_offset),
             case("offset-across-groups", 19, offset=experts * 77 // 256),
             harsh("harsh-scales", 24, offset=offsets[5]),
-            harsh("harsh-scales-one-token", 1, offset=offsets[6], added_logits=one_chosen),
+            harsh(
+                "harsh-scales-one-token", 1, offset=offsets[6], added_logits=one_chosen
+            ),
         ]
 
     def scalars(self, case: MoeCase) -> dict[str, float]:
         sizes = self.layer_sizes()[case.layer_key]
-        return super().scalars(case) | {"routed_scaling_factor": sizes["routed_scaling_factor"]}
+        return super().scalars(case) | {
+            "routed_scaling_factor": sizes["routed_scaling_factor"]
+        }
 
     def routing_bytes(self, seq_len: int, sizes: Sizes) -> int:
         experts = sizes["num_experts"]

@@ -39,7 +39,12 @@ def swiglustep(gate, up):
     return torch.nn.functional.silu(gate).clamp(max=LIMIT) * up.clamp(-LIMIT, LIMIT)
 
 
-FUNCTIONS = {"silu": silu, "clamp": silu_clamp, "swigluoai": swigluoai, "swiglustep": swiglustep}
+FUNCTIONS = {
+    "silu": silu,
+    "clamp": silu_clamp,
+    "swigluoai": swigluoai,
+    "swiglustep": swiglustep,
+}
 
 
 def kind(sizes: dict) -> str:

@@ -31,7 +31,9 @@ def workload(kind: str, num_tokens: int, layer_key: str) -> LabelledWorkload:
     Raises CannotRun for a definition without such kinds.
     """
     if kind not in kinds_of(layer_key):
-        raise CannotRun(f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers")
+        raise CannotRun(
+            f"--tokens: {layer_key} has no routing to choose; it is for FP8 MoE layers"
+        )
 
     name = catalogue.definition_name(layer_key)
     label = f"T={num_tokens} {kind}"
@@ -64,7 +66,9 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> Tensors:
         drawn = trained_router.draw(seed, num_tokens, {}, sizes, spread=0)
     else:
         seed = f"sweep/one/{num_tokens}"
-        drawn = trained_router.draw(seed, num_tokens, same_experts(layer_key), sizes, spread=0)
+        drawn = trained_router.draw(
+            seed, num_tokens, same_experts(layer_key), sizes, spread=0
+        )
 
     if catalogue.form(layer_key) != "routed":
         return drawn.as_inputs()

@@ -74,7 +74,9 @@ class RouterOutputs:
         return sigmoid(logits) + self.bias.astype(np.float64)
 
 
-def draw_typical(seed: str, num_tokens: int, offset: int, sizes: Sizes) -> RouterOutputs:
+def draw_typical(
+    seed: str, num_tokens: int, offset: int, sizes: Sizes
+) -> RouterOutputs:
     """Return the first `draw` that is typical for the rank whose first expert is `offset`.
 
     It takes some attempts, ten or so near T = 50.
@@ -106,7 +108,11 @@ def is_typical(num_tokens: int, counts: Counts, sizes: Sizes) -> bool:
 
 
 def draw(
-    seed: str, num_tokens: int, added_logits: AddedLogits, sizes: Sizes, spread: float = 1
+    seed: str,
+    num_tokens: int,
+    added_logits: AddedLogits,
+    sizes: Sizes,
+    spread: float = 1,
 ) -> RouterOutputs:
     """Return router outputs in which no token's choice is narrow.
 
@@ -157,7 +163,9 @@ def exact_in_bfloat16(values: np.ndarray) -> np.ndarray:
     return torch.from_numpy(values).float().bfloat16().float().numpy()
 
 
-def logits_choosing(chosen: Iterable[int], num_experts: int, others: float = -3.0) -> AddedLogits:
+def logits_choosing(
+    chosen: Iterable[int], num_experts: int, others: float = -3.0
+) -> AddedLogits:
     """Return expert -> logit to add (as `draw` takes them) with which every token chooses these."""
     return dict.fromkeys(range(num_experts), others) | dict.fromkeys(chosen, 9.0)
 

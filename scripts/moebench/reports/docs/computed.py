@@ -23,7 +23,9 @@ from moebench.reports.table import decimal
 from moebench.results import measurements
 from moebench.results.summary import counted
 
-REST = paths.RECORDS / "rest.csv"  # by the GPU's clock, on DeepSeek-V4-Flash EP1 on an H200
+REST = (
+    paths.RECORDS / "rest.csv"
+)  # by the GPU's clock, on DeepSeek-V4-Flash EP1 on an H200
 RAY = paths.RECORDS / "ray.md"
 WITHOUT_RAY = r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s"
 WITH_ACTORS = r"with actors in place of batches \| (\d+) s:"
@@ -74,7 +76,9 @@ def less_per_token_side_by_side(layers: int, backend: str) -> list[str]:
     """
     runs = engines.vllm_runs(layers)
     together = runs[runs.date == runs.date.max()]
-    tpot = together.pivot(index="concurrency", columns="backend", values="median_tpot_ms")
+    tpot = together.pivot(
+        index="concurrency", columns="backend", values="median_tpot_ms"
+    )
     return least_and_greatest_saving(tpot.solution, tpot[backend])
 
 
@@ -101,7 +105,11 @@ def sum_in_vllm(layers: int, concurrencies: list[int], since: str = "") -> list[
     since: of which date on.
     """
     runs = engines.vllm_runs(layers)
-    tpot = runs[runs.date >= since].groupby(["backend", "concurrency"]).median_tpot_ms.median()
+    tpot = (
+        runs[runs.date >= since]
+        .groupby(["backend", "concurrency"])
+        .median_tpot_ms.median()
+    )
     savings = 1 - tpot.solution_sum / tpot.solution
     return [percent(savings[each], 1) for each in concurrencies]
 
@@ -122,7 +130,9 @@ def vllm_runs_apart(layers: int, until: str) -> list[str]:
 
 
 @named
-def vllm_p99_over_median(layers: int, backend: str, concurrencies: list[int]) -> list[str]:
+def vllm_p99_over_median(
+    layers: int, backend: str, concurrencies: list[int]
+) -> list[str]:
     """Return the 99th percentile of TPOT over its median, at each concurrency."""
     runs = engines.vllm_runs(layers)
     runs = runs[runs.backend == backend].set_index("concurrency")
@@ -131,10 +141,14 @@ def vllm_p99_over_median(layers: int, backend: str, concurrencies: list[int]) ->
 
 
 @named
-def vllm_tpot(layers: int, backend: str, start: int, concurrencies: list[int]) -> list[str]:
+def vllm_tpot(
+    layers: int, backend: str, start: int, concurrencies: list[int]
+) -> list[str]:
     """Return the ms per token of a server's runs, at each concurrency. start: which of them."""
     runs = engines.vllm_runs(layers)
-    runs = runs[(runs.backend == backend) & (runs.start == start)].set_index("concurrency")
+    runs = runs[(runs.backend == backend) & (runs.start == start)].set_index(
+        "concurrency"
+    )
     return [decimal(runs.median_tpot_ms[each], 3) for each in concurrencies]
 
 
@@ -170,27 +184,42 @@ def applied_calls() -> list[str]:
 # Several GPUs
 
 
-def beyond_layer(definition: str, gpu: str, ranks: int, tokens: int) -> dict[str, float]:
+def beyond_layer(
+    definition: str, gpu: str, ranks: int, tokens: int
+) -> dict[str, float]:
     """Return way to sum -> us beyond the layer alone, of a layer that is split by width."""
     wanted = (definition, gpu, ranks, "width", ranks, tokens)
     for point in layer_times.all_reduce_points():
-        place = (point.definition, point.gpu, point.ranks, point.split, point.shares, point.tokens)
+        place = (
+            point.definition,
+            point.gpu,
+            point.ranks,
+            point.split,
+            point.shares,
+            point.tokens,
+        )
         if place == wanted:
             us = dict(point.us)
             alone = us.pop(layer_times.ALONE)
             return {way: time - alone for way, time in us.items()}
-    raise LookupError(f"multi_gpu.jsonl: no point of {definition}, {ranks} {gpu}, T={tokens}")
+    raise LookupError(
+        f"multi_gpu.jsonl: no point of {definition}, {ranks} {gpu}, T={tokens}"
+    )
 
 
 @named
-def all_reduce(definition: str, gpu: str, ranks: int, tokens: int, ways: list[str]) -> list[str]:
+def all_reduce(
+    definition: str, gpu: str, ranks: int, tokens: int, ways: list[str]
+) -> list[str]:
     """Return the us beyond the layer alone that these ways to sum take."""
     us = beyond_layer(definition, gpu, ranks, tokens)
     return [decimal(us[way], 1) for way in ways]
 
 
 @named
-def all_reduce_and_others(definition: str, gpu: str, ranks: int, tokens: int) -> list[str]:
+def all_reduce_and_others(
+    definition: str, gpu: str, ranks: int, tokens: int
+) -> list[str]:
     """Return the us beyond the layer alone of this repository's way to sum, of the fastest other
     one and of the slowest.
     """
@@ -214,7 +243,11 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
 
 @named
 def mxfp4_over(
-    definition: str, solution: str, peers: list[str], most_tokens: int, card: int | None = None
+    definition: str,
+    solution: str,
+    peers: list[str],
+    most_tokens: int,
+    card: int | None = None,
 ) -> list[str]:
     """Return how many times as fast as the faster peer a solution is on a definition with MXFP4
     experts, at the least and at the most of the token counts up to `most_tokens`.
@@ -231,7 +264,9 @@ def mxfp4_over(
 
 def points_of(definition: str) -> list[layer_times.PeerPoint]:
     """Return the points of a definition with MXFP4 experts."""
-    return [point for point in layer_times.peer_points() if point.definition == definition]
+    return [
+        point for point in layer_times.peer_points() if point.definition == definition
+    ]
 
 
 @named
@@ -246,7 +281,11 @@ def mxfp4_shares(definitions: list[str], peer: str) -> list[str]:
     """Return the least and the greatest share of elements inside relaxed, over definitions."""
     shares = []
     for definition in definitions:
-        shares += [each.matched["relaxed"] for each in points_of(definition) if each.peer == peer]
+        shares += [
+            each.matched["relaxed"]
+            for each in points_of(definition)
+            if each.peer == peer
+        ]
     return [decimal(min(shares), 2), decimal(max(shares), 2)]
 
 
@@ -351,7 +390,11 @@ def few_tokens_apart(card: str, other: str, left_out: str) -> list[str]:
     """Return how far the medians of two cards lie apart, in %: in the median up to
     repeats.MOST_TOKENS, without the solution that is left out, and at most beyond.
     """
-    both = repeats.on_both(repeats.recorded(), card, other).drop(left_out, level="solution").apart
+    both = (
+        repeats.on_both(repeats.recorded(), card, other)
+        .drop(left_out, level="solution")
+        .apart
+    )
     is_many = both.index.get_level_values("tokens") > repeats.MOST_TOKENS
     return [percent(both[~is_many].median(), 1), percent(both[is_many].max(), 1)]
 
@@ -418,7 +461,9 @@ def layer_over_bound(layer_key: str, solution: str) -> list[str]:
 
 
 @named
-def layer_times_as_fast(layer_key: str, solution: str, other: str, most_digits: int) -> list[str]:
+def layer_times_as_fast(
+    layer_key: str, solution: str, other: str, most_digits: int
+) -> list[str]:
     """Return how many times as fast a solution is as another on a layer, at least and at most.
 
     most_digits: of the greatest number, after the decimal point.
@@ -518,10 +563,14 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
 def served_ms(layer_key: str, solution: str, tokens: list[int]) -> list[str]:
     """Return the ms of all layers of a served record at each token count, then the bounds."""
     definition = catalogue.definition_name(layer_key)
-    record = next(each for each in served.recorded() if each.head.definition == definition)
+    record = next(
+        each for each in served.recorded() if each.head.definition == definition
+    )
     points = []
     for count in tokens:
-        points += [each for each in record.points_at(count) if each.solution == solution]
+        points += [
+            each for each in record.points_at(count) if each.solution == solution
+        ]
     times = [point.ms for point in points] + [point.bound_ms for point in points]
     return [decimal(ms, 2) for ms in times]
 

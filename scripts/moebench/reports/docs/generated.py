@@ -22,11 +22,15 @@ BLOCK = re.compile(
     re.M,
 )
 
-Tables = dict[tuple[str, str], Callable[[], str]]  # (page, name of the block) -> its Markdown
+Tables = dict[
+    tuple[str, str], Callable[[], str]
+]  # (page, name of the block) -> its Markdown
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
-def update(check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT) -> list[str]:
+def update(
+    check: bool, tables: Tables, figures: Figures, root: Path = paths.ROOT
+) -> list[str]:
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
     for page, path in page_files(root).items():
@@ -58,7 +62,9 @@ def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]
         if content != block["content"]:
             replacements[block.span("content")] = content
             if check:
-                problems.append(f"{page}: block {name!r} is out of date: run `moebench docs`")
+                problems.append(
+                    f"{page}: block {name!r} is out of date: run `moebench docs`"
+                )
 
     if replacements and not check:
         write_atomically(path, replace_spans(text, replacements))

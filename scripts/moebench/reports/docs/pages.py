@@ -62,7 +62,9 @@ def without_local_bounds(measured: pd.DataFrame) -> pd.DataFrame:
     return measured.assign(**measured[columns].where(is_in_file))
 
 
-def main_definition(clock: str = "events", gpu: str | None = MEASURED_ON) -> pd.DataFrame:
+def main_definition(
+    clock: str = "events", gpu: str | None = MEASURED_ON
+) -> pd.DataFrame:
     """Return the measurements of the first definition, DeepSeek-V3's layer on one rank of eight.
 
     gpu: None for all.
@@ -208,10 +210,14 @@ def mxfp4_block() -> str:
 
 def all_reduce_block() -> str:
     """Return the tables of a layer over several GPUs."""
-    return layer_times.markdown(layer_times.all_reduce_tables(layer_times.all_reduce_points()))
+    return layer_times.markdown(
+        layer_times.all_reduce_tables(layer_times.all_reduce_points())
+    )
 
 
-def vllm_block(layers: int, backends: list[str], since: str = "", until: str = "~") -> str:
+def vllm_block(
+    layers: int, backends: list[str], since: str = "", until: str = "~"
+) -> str:
     """Return the table of servers with so many layers; see `engines.vllm_table`."""
     return engines.vllm_table(layers, backends, since, until).markdown()
 
@@ -233,18 +239,28 @@ TABLES: Tables = {
     ("docs/models.md", "speeds"): speeds_block,
     ("docs/tolerances.md", "passes"): passes_block,
     ("docs/served.md", "served"): served_block,
-    ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()).markdown(),
+    ("docs/served.md", "predicted"): lambda: predicted.table(
+        served.recorded()
+    ).markdown(),
     ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
     ("docs/profile.md", "profile"): profile_block,
     (VLLM, "qwen3-30b"): lambda: vllm_block(48, OURS, until="2026-11-26 03"),
-    (VLLM, "deep-gemm"): lambda: vllm_block(48, ["deep_gemm", "solution"], since="2026-11-26 07"),
+    (VLLM, "deep-gemm"): lambda: vllm_block(
+        48, ["deep_gemm", "solution"], since="2026-11-26 07"
+    ),
     (VLLM, "qwen3.5-35b"): lambda: vllm_block(40, OURS),
     (VLLM, "deepseek-v3"): lambda: vllm_block(12, OURS),
-    (VLLM, "four-h200"): lambda: vllm_block(36, [*OURS, "solution_sum"], since="2026-11-27 07:13"),
-    (VLLM, "four-h200-24"): lambda: vllm_block(24, [*OURS, "solution_sum"], since="2026-11-27 16"),
+    (VLLM, "four-h200"): lambda: vllm_block(
+        36, [*OURS, "solution_sum"], since="2026-11-27 07:13"
+    ),
+    (VLLM, "four-h200-24"): lambda: vllm_block(
+        24, [*OURS, "solution_sum"], since="2026-11-27 16"
+    ),
     (VLLM, "four-h100"): lambda: vllm_block(24, OURS, until="2026-11-27 01"),
     (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
-    ("integrations/sglang/README.md", "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
+    ("integrations/sglang/README.md", "qwen3-30b"): lambda: engines.sglang_table(
+        24
+    ).markdown(),
     ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
     ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
 }

@@ -41,7 +41,12 @@ NO_SENTENCE = re.compile(
     re.M | re.S,
 )
 
-PAGES = ("docs/*.md", "records/repeats.md", "integrations/**/*.md", "solutions/*/README.md")
+PAGES = (
+    "docs/*.md",
+    "records/repeats.md",
+    "integrations/**/*.md",
+    "solutions/*/README.md",
+)
 # in pages of these folders there are also numbers without a record, of experiments
 WITH_EXPERIMENTS = ("integrations/", "solutions/")
 
@@ -129,7 +134,10 @@ def replace_spans(text: str, replacements: dict[tuple[int, int], str]) -> str:
 
 
 def update(
-    check: bool, sentences: list[Sentence], functions: Functions, root: Path = paths.ROOT
+    check: bool,
+    sentences: list[Sentence],
+    functions: Functions,
+    root: Path = paths.ROOT,
 ) -> list[str]:
     """Write the numbers that are recomputed, or only check them; return a line for each problem.
 
@@ -161,7 +169,9 @@ def update_page(
         numbers = sentence.numbers(functions)
         if numbers is None:
             where = page.where(match.start())
-            problems.append(f"{where}: no current trace or record gives {sentence.text!r}")
+            problems.append(
+                f"{where}: no current trace or record gives {sentence.text!r}"
+            )
             continue
         for group, number in enumerate(numbers, 1):
             if match[group] != number:
@@ -187,7 +197,9 @@ def located(
             matches.append((sentence, places[0]))
         else:
             count = len(places) or "no"
-            problems.append(f"{page.name}: {count} sentences fit {sentence.text!r}, want one")
+            problems.append(
+                f"{page.name}: {count} sentences fit {sentence.text!r}, want one"
+            )
     return matches, problems
 
 
@@ -215,7 +227,9 @@ def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
         is_covered = any(start <= first and end <= stop for start, stop in covered)
         if not is_covered:
             number = " ".join(match[0].split())
-            problems.append(f"{page.where(first)}: {number}: from which trace or record?")
+            problems.append(
+                f"{page.where(first)}: {number}: from which trace or record?"
+            )
     return problems
 
 

@@ -45,7 +45,11 @@ PALETTE = [
     ("#4b3fbf", "#a9a0ff"),
 ]
 BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
-BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}  # fills what the hardware cannot reach
+BEYOND = {
+    "color": FAINT,
+    "alpha": 0.14,
+    "linewidth": 0,
+}  # fills what the hardware cannot reach
 BOUND_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10)
 
 FONT = "DejaVu Sans"
@@ -113,7 +117,9 @@ def bound_axis(axes: Axes) -> None:
     axes.set_ylim(0.9, 10)
     axes.axhline(1, **BOUND_LINE)
     axes.axhspan(0.9, 1, **BEYOND)
-    axes.text(0.005, 0.98, "roofline bound", transform=axes.get_yaxis_transform(), va="top")
+    axes.text(
+        0.005, 0.98, "roofline bound", transform=axes.get_yaxis_transform(), va="top"
+    )
 
 
 def digest(figure: Figure) -> str:
@@ -143,5 +149,7 @@ def rounded(values: Iterable[float]) -> list[float]:
 def svg(figure: Figure, description: str) -> str:
     """Return the figure as SVG with this description and no date; to be called in `settings`."""
     out = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Description": description})
+    FigureCanvasSVG(figure).print_svg(
+        out, metadata={"Date": None, "Description": description}
+    )
     return out.getvalue().replace(f"'{FONT}'", VIEWER_FONTS)

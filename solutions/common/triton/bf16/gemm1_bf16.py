@@ -81,7 +81,11 @@ def gemm1_bf16_kernel(
             valid = row < tl.load(tile_rows_ptr + 2 * m + 1)
             pair = tl.load(pair_of_row_ptr + row, mask=valid, other=0)
 
-        x_ptrs = x_ptr + (pair // TOP_K)[:, None].to(tl.int64) * H + tl.arange(0, BLOCK_K)[None, :]
+        x_ptrs = (
+            x_ptr
+            + (pair // TOP_K)[:, None].to(tl.int64) * H
+            + tl.arange(0, BLOCK_K)[None, :]
+        )
         w_row = expert * N + n * BLOCK_N
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
 
@@ -102,7 +106,9 @@ def gemm1_bf16_kernel(
         out_row = out_ptr + row.to(tl.int64) * COLUMNS
         out_ptrs = tl.expand_dims(out_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
         tl.store(
-            out_ptrs, total.to(tl.bfloat16), mask=None if PADDED else tl.expand_dims(valid, N_AXIS)
+            out_ptrs,
+            total.to(tl.bfloat16),
+            mask=None if PADDED else tl.expand_dims(valid, N_AXIS),
         )
 
 

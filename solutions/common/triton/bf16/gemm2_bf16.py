@@ -71,7 +71,9 @@ def gemm2_bf16_kernel(
             y_row = y_ptr + pair.to(tl.int64) * H
             inside = tl.expand_dims(valid, N_AXIS)
         y_ptrs = tl.expand_dims(y_row, N_AXIS) + tl.expand_dims(column, 1 - N_AXIS)
-        tl.store(y_ptrs, (y * tl.expand_dims(weight, N_AXIS)).to(tl.bfloat16), mask=inside)
+        tl.store(
+            y_ptrs, (y * tl.expand_dims(weight, N_AXIS)).to(tl.bfloat16), mask=inside
+        )
 
 
 def gemm2_bf16(h, w, weight, rows, tile):
@@ -91,7 +93,9 @@ def gemm2_bf16(h, w, weight, rows, tile):
     num_experts, hidden, inter = w.shape
     y = torch.empty(h.shape[0], hidden, dtype=torch.bfloat16, device=h.device)
 
-    h_desc = TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k])
+    h_desc = TensorDescriptor(
+        h, list(h.shape), [inter, 1], [tile.block_m, tile.block_k]
+    )
     w_shape = [num_experts * hidden, inter]
     w_desc = TensorDescriptor(w, w_shape, [inter, 1], [tile.block_n, tile.block_k])
     work = rows.tile_expert.shape[0] * (hidden // tile.block_n)

@@ -31,8 +31,12 @@ def sum_rows_kernel(
             row = token.to(tl.int64) * TOP_K + k
         else:
             row = tl.load(row_of_pair_ptr + token * TOP_K + k).to(tl.int64)
-        total += tl.load(y_ptr + row * H + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(output_ptr + token.to(tl.int64) * H + column, total.to(tl.bfloat16), mask=inside)
+        total += tl.load(y_ptr + row * H + column, mask=inside, other=0.0).to(
+            tl.float32
+        )
+    tl.store(
+        output_ptr + token.to(tl.int64) * H + column, total.to(tl.bfloat16), mask=inside
+    )
 
 
 def sum_rows(y, row_of_pair, output):

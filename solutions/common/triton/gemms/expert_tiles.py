@@ -33,11 +33,15 @@ def tile_chooser(table):
     def choose_tiles(gpu, num_pairs, num_experts):
         if gpu.architecture not in table:
             tabled = ", ".join(sorted(table))
-            raise ValueError(f"architecture: got {gpu.architecture}, tiles are tabled for {tabled}")
+            raise ValueError(
+                f"architecture: got {gpu.architecture}, tiles are tabled for {tabled}"
+            )
 
         rows_per_expert = num_pairs / num_experts
         tiles = first_within(table[gpu.architecture], rows_per_expert)
-        return tuple(tile._replace(programs=tile.per_sm * gpu.multiprocessors) for tile in tiles)
+        return tuple(
+            tile._replace(programs=tile.per_sm * gpu.multiprocessors) for tile in tiles
+        )
 
     return choose_tiles
 

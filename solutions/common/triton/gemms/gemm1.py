@@ -30,7 +30,9 @@ BLOCK = 128
 
 
 @triton.jit
-def scales_of_tokens(scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr):
+def scales_of_tokens(
+    scale_ptr, token, num_tokens, NUM_K: tl.constexpr, ROW_MAJOR: tl.constexpr
+):
     """Return pointers to the first scale of each token, and the step from one scale to the next."""
     if ROW_MAJOR:
         first = scale_ptr + token * NUM_K
@@ -84,7 +86,10 @@ def gemm1_kernel(
             x = tl.load(x_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
             x_scale = tl.load(x_scale_ptrs + k * x_scale_step, mask=valid, other=0.0)
             w = w_desc.load([w_block * BLOCK, k * BLOCK])
-            g += tl.dot(w, x.T) * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
+            g += (
+                tl.dot(w, x.T)
+                * (x_scale * tl.load(w_scale_ptr + w_block * NUM_K + k))[None, :]
+            )
 
         if GATE_FIRST:  # up comes second in W13, and first in g
             n = (n + NUM_N // 2) % NUM_N
@@ -93,7 +98,9 @@ def gemm1_kernel(
             tl.store(g_ptrs + row[None, :].to(tl.int64) * N, g.to(tl.bfloat16))
         else:
             tl.store(
-                g_ptrs + pair[None, :].to(tl.int64) * N, g.to(tl.bfloat16), mask=valid[None, :]
+                g_ptrs + pair[None, :].to(tl.int64) * N,
+                g.to(tl.bfloat16),
+                mask=valid[None, :],
             )
 
 
@@ -116,7 +123,9 @@ def gemm1(x, x_scale, w, w_scale, permutation, tile, expert_order=True):
     """
     num_local_experts, columns, hidden = w.shape
     pairs_or_rows = permutation.pair_of_row if expert_order else permutation.row_of_pair
-    g = torch.empty(pairs_or_rows.numel(), columns, dtype=torch.bfloat16, device=x.device)
+    g = torch.empty(
+        pairs_or_rows.numel(), columns, dtype=torch.bfloat16, device=x.device
+    )
 
     w_shape = [num_local_experts * columns, hidden]
     w_desc = TensorDescriptor(w, w_shape, [hidden, 1], [BLOCK, BLOCK])
@@ -157,7 +166,9 @@ def gemm1_ref(x, x_scale, w, w_scale, permutation, block_m):
         x_scale = x_scale.t().contiguous()
     dequant_x = x.float() * by_column(x_scale)
 
-    g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
+    g = torch.zeros(
+        (len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device
+    )
     for expert, rows in tiles_ref(permutation, block_m):
         token = pair_of_row[rows].long() // top_k
         g[rows] = dequant_x[token] @ dequantised(w[expert], w_scale[expert]).t()

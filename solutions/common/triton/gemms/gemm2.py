@@ -71,21 +71,25 @@ def gemm2_kernel(
             for k in range(steps):
                 h = h_desc.load([m * BLOCK_M, k * BLOCK])
                 w = w_desc.load([w_row, k * BLOCK])
-                scale = tl.load(h_scale_ptr + row * NUM_K + k) * tl.load(w_scale_row + k)
+                scale = tl.load(h_scale_ptr + row * NUM_K + k) * tl.load(
+                    w_scale_row + k
+                )
                 y += tl.dot(w, h.T) * scale[None, :]
         else:
             pair = tl.load(pair_of_row_ptr + row)
             valid = pair >= 0
             h_ptrs = h_desc + pair[:, None].to(tl.int64) * I + lane[None, :]
             w_ptrs = (
-                w_desc + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I + lane[None, :]
+                w_desc
+                + (w_row + tl.arange(0, BLOCK_N))[:, None].to(tl.int64) * I
+                + lane[None, :]
             )
             for k in range(steps):
                 h = tl.load(h_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
                 w = tl.load(w_ptrs + k * BLOCK)
-                scale = tl.load(h_scale_ptr + pair * NUM_K + k, mask=valid, other=0.0) * tl.load(
-                    w_scale_row + k
-                )
+                scale = tl.load(
+                    h_scale_ptr + pair * NUM_K + k, mask=valid, other=0.0
+                ) * tl.load(w_scale_row + k)
                 y += tl.dot(w, h.T) * scale[None, :]
 
         column = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -123,7 +127,9 @@ def gemm2(h, h_scale, w, w_scale, permutation, first_column, y, tile, tma=True):
     h_operand = h
     w_operand = w
     if tma:
-        h_operand = TensorDescriptor(h, list(h.shape), [inter, 1], [tile.block_m, BLOCK])
+        h_operand = TensorDescriptor(
+            h, list(h.shape), [inter, 1], [tile.block_m, BLOCK]
+        )
         w_shape = [num_local_experts * hidden, inter]
         w_operand = TensorDescriptor(w, w_shape, [inter, 1], [tile.block_n, BLOCK])
     work = tiles * parts * (num_columns // tile.block_n)

@@ -67,7 +67,9 @@ def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
 
     gemm1 = gemm1_by_rule(architecture, block_m, sms_per_tile1)
     gemm2 = gemm2_by_rule(block_m, sms_per_tile2)
-    most_stages = 3 if architecture == "sm_120" else 6  # 99 KB of shared memory there, else 227
+    most_stages = (
+        3 if architecture == "sm_120" else 6
+    )  # 99 KB of shared memory there, else 227
     gemm1 = gemm1._replace(num_stages=min(gemm1.num_stages, most_stages))
     gemm2 = gemm2._replace(num_stages=min(gemm2.num_stages, most_stages))
 

@@ -46,7 +46,9 @@ def gemm1_mxfp4_kernel(
         valid = pair >= 0
         token = pair // TOP_K
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * H + 2 * byte[None, :]
-        w_row = (tl.load(tile_expert_ptr + m) * N + n * BLOCK + column)[:, None].to(tl.int64)
+        w_row = (tl.load(tile_expert_ptr + m) * N + n * BLOCK + column)[:, None].to(
+            tl.int64
+        )
         w_ptrs = w_ptr + w_row * (H // 2) + byte[None, :]
         w_scale_ptrs = w_scale_ptr + w_row * (H // 32) + byte[None, :] // 16
 
@@ -55,13 +57,17 @@ def gemm1_mxfp4_kernel(
             x_even = tl.load(x_ptrs + k * BLOCK, mask=valid[:, None], other=0.0)
             x_odd = tl.load(x_ptrs + k * BLOCK + 1, mask=valid[:, None], other=0.0)
             x_scale = tl.load(x_scale_ptr + token * NUM_K + k, mask=valid, other=0.0)
-            even, odd = weight_tile(w_ptrs + k * (BLOCK // 2), w_scale_ptrs + k * (BLOCK // 32))
+            even, odd = weight_tile(
+                w_ptrs + k * (BLOCK // 2), w_scale_ptrs + k * (BLOCK // 32)
+            )
             products = tl.dot(even, x_even.to(tl.bfloat16).T)
             products = tl.dot(odd, x_odd.to(tl.bfloat16).T, products)
             g += products * x_scale[None, :]
 
         up_first = (n + NUM_N // 2) % NUM_N
-        g_ptrs = g_ptr + row[None, :].to(tl.int64) * N + up_first * BLOCK + column[:, None]
+        g_ptrs = (
+            g_ptr + row[None, :].to(tl.int64) * N + up_first * BLOCK + column[:, None]
+        )
         tl.store(g_ptrs, g.to(tl.bfloat16))
 
 
@@ -109,7 +115,9 @@ def gemm1_mxfp4_ref(x, x_scale, w, w_scale, permutation, block_m):
     """
     pair_of_row = permutation.pair_of_row
     top_k = permutation.row_of_pair.shape[1]
-    g = torch.zeros((len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device)
+    g = torch.zeros(
+        (len(pair_of_row), w.shape[1]), dtype=torch.float32, device=x.device
+    )
     tokens = x.float() * x_scale.repeat_interleave(BLOCK, -1)
     for expert, rows in tiles_ref(permutation, block_m):
         weights = dequantised_ref(w[expert], w_scale[expert])

@@ -51,12 +51,19 @@ def gemm2_mxfp4_kernel(
             h_even = tl.load(h_ptrs + k * BLOCK)
             h_odd = tl.load(h_ptrs + k * BLOCK + 1)
             h_scale = tl.load(h_scale_ptr + row * NUM_K + k)
-            even, odd = weight_tile(w_ptrs + k * (BLOCK // 2), w_scale_ptrs + k * (BLOCK // 32))
+            even, odd = weight_tile(
+                w_ptrs + k * (BLOCK // 2), w_scale_ptrs + k * (BLOCK // 32)
+            )
             products = tl.dot(even, h_even.to(tl.bfloat16).T)
             products = tl.dot(odd, h_odd.to(tl.bfloat16).T, products)
             y += products * h_scale[None, :]
 
-        y_ptrs = y_ptr + row[None, :].to(tl.int64) * num_columns + n * BLOCK + column[:, None]
+        y_ptrs = (
+            y_ptr
+            + row[None, :].to(tl.int64) * num_columns
+            + n * BLOCK
+            + column[:, None]
+        )
         tl.store(y_ptrs, y.to(tl.bfloat16))
 
 
@@ -92,7 +99,9 @@ def gemm2_mxfp4(h, h_scale, w, w_scale, permutation, first_column, y, tile):
     )
 
 
-def gemm2_mxfp4_ref(h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns):
+def gemm2_mxfp4_ref(
+    h, h_scale, w, w_scale, permutation, block_m, first_column, num_columns
+):
     """Compute `gemm2_mxfp4` in plain torch, for tests.
 
     Rows of padding or beyond the last tile are left zero.

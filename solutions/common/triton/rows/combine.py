@@ -44,8 +44,12 @@ def combine_kernel(
 
     if BRANCH:
         slot = tl.arange(0, SLOTS)
-        rows = tl.load(row_of_pair_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1)
-        weights = tl.load(weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0)
+        rows = tl.load(
+            row_of_pair_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=-1
+        )
+        weights = tl.load(
+            weight_ptr + token * TOP_K + slot, mask=slot < TOP_K, other=0.0
+        )
 
     total = tl.zeros((BLOCK,), tl.float32)
     for k in tl.static_range(TOP_K):
@@ -53,13 +57,19 @@ def combine_kernel(
             row = tl.max(tl.where(slot == k, rows, -1), 0)
             if row >= 0:
                 weight = tl.sum(tl.where(slot == k, weights, 0.0), 0)
-                y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=inside, other=0.0)
+                y = tl.load(
+                    y_ptr + row.to(tl.int64) * num_columns + column,
+                    mask=inside,
+                    other=0.0,
+                )
                 total = tl.fma(y.to(tl.float32), weight, total)
         else:
             row = tl.load(row_of_pair_ptr + token * TOP_K + k)
             weight = tl.load(weight_ptr + token * TOP_K + k)
             local = inside & (row >= 0)
-            y = tl.load(y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0)
+            y = tl.load(
+                y_ptr + row.to(tl.int64) * num_columns + column, mask=local, other=0.0
+            )
             total = tl.where(local, tl.fma(y.to(tl.float32), weight, total), total)
 
     tl.store(

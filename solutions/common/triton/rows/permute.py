@@ -41,10 +41,14 @@ MAX_ELEMENTS = 4096
 class Permutation(NamedTuple):
     """The rows and tiles of a call. Only the first num_tiles[0] and num_rows[0] are defined."""
 
-    row_of_pair: torch.Tensor  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
+    row_of_pair: (
+        torch.Tensor
+    )  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
     # [max_rows] int32: token * TOP_K + slot; `padding`, as passed to permute, in a padding row
     pair_of_row: torch.Tensor
-    tile_expert: torch.Tensor  # [max_tiles] int32: local expert of a tile of block_m rows
+    tile_expert: (
+        torch.Tensor
+    )  # [max_tiles] int32: local expert of a tile of block_m rows
     num_tiles: torch.Tensor  # [1] int32
     num_rows: torch.Tensor  # [1] int32, with the padding
     # [max_tiles, 2] int32: a tile's first row, and the end of its expert's rows; None where padded
@@ -61,7 +65,9 @@ def max_tiles(num_tokens, top_k, num_local_experts, block_m):
 def local_number(expert, first_expert, LOCAL: tl.constexpr):
     """Return the number of an expert on this rank, -1 where it is not local."""
     return tl.where(
-        (expert >= first_expert) & (expert < first_expert + LOCAL), expert - first_expert, -1
+        (expert >= first_expert) & (expert < first_expert + LOCAL),
+        expert - first_expert,
+        -1,
     )
 
 
@@ -84,8 +90,13 @@ def count_kernel(
     group = tl.program_id(0)
     pair = group * GROUP + tl.arange(0, GROUP)
     inside = pair < num_pairs
-    expert = local_number(tl.load(expert_ptr + pair, mask=inside, other=-1), first_expert, LOCAL)
-    tl.store(group_count_ptr + group * BINS + tl.arange(0, BINS), count_local(expert, inside, BINS))
+    expert = local_number(
+        tl.load(expert_ptr + pair, mask=inside, other=-1), first_expert, LOCAL
+    )
+    tl.store(
+        group_count_ptr + group * BINS + tl.arange(0, BINS),
+        count_local(expert, inside, BINS),
+    )
 
 
 # If Triton knew that group_count_ptr is aligned, it would load the counts in a wider layout, which
@@ -130,7 +141,9 @@ def place_kernel(
     # each expert's pairs in all groups (count), and those before this program's (earlier)
     my_group = first_pair // GROUP
     group_pair = my_group * GROUP + tl.arange(0, GROUP)
-    group_named = tl.load(expert_ptr + group_pair, mask=group_pair < num_pairs, other=-1)
+    group_named = tl.load(
+        expert_ptr + group_pair, mask=group_pair < num_pairs, other=-1
+    )
     group_expert = local_number(group_named, first_expert, LOCAL)
     earlier = count_local(group_expert, group_pair < first_pair, BINS)
     if SINGLE_GROUP:
@@ -140,7 +153,9 @@ def place_kernel(
         for first in range(0, num_groups, GROUPS):
             group = first + tl.arange(0, GROUPS)[:, None]
             counts = tl.load(
-                group_count_ptr + group * BINS + bins[None, :], mask=group < num_groups, other=0
+                group_count_ptr + group * BINS + bins[None, :],
+                mask=group < num_groups,
+                other=0,
             )
             count += tl.sum(counts, 0)
             earlier += tl.sum(tl.where(group < my_group, counts, 0), 0)
@@ -161,8 +176,12 @@ def place_kernel(
     for chunk in tl.static_range(0, PAIRS, CHUNK):
         other = first_pair + chunk + tl.arange(0, CHUNK)
         other_named = tl.load(expert_ptr + other, mask=other < num_pairs, other=-1)
-        before = (other_named[:, None] == named[None, :]) & (other[:, None] < pair[None, :])
-        row += tl.sum(before.to(tl.int32), 0)  # a reduction within threads, hardly across lanes
+        before = (other_named[:, None] == named[None, :]) & (
+            other[:, None] < pair[None, :]
+        )
+        row += tl.sum(
+            before.to(tl.int32), 0
+        )  # a reduction within threads, hardly across lanes
 
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
@@ -173,19 +192,29 @@ def place_kernel(
         used = nth < tiles
         tl.store(tile_expert_ptr + first_tile + nth, bins, mask=used)
         if not PADDED:
-            tl.store(tile_rows_ptr + 2 * (first_tile + nth), first_row + nth * BLOCK_M, mask=used)
-            tl.store(tile_rows_ptr + 2 * (first_tile + nth) + 1, first_row + count, mask=used)
+            tl.store(
+                tile_rows_ptr + 2 * (first_tile + nth),
+                first_row + nth * BLOCK_M,
+                mask=used,
+            )
+            tl.store(
+                tile_rows_ptr + 2 * (first_tile + nth) + 1, first_row + count, mask=used
+            )
     if PADDED:
         for first in range(me * PAD, BLOCK_M, tl.num_programs(0) * PAD):
             pad = first + tl.arange(0, PAD)[:, None]
             unused = (first_row + count)[None, :] + pad
-            tl.store(pair_of_row_ptr + unused, padding, mask=pad < (room - count)[None, :])
+            tl.store(
+                pair_of_row_ptr + unused, padding, mask=pad < (room - count)[None, :]
+            )
     if me == 0:
         tl.store(num_tiles_ptr, tl.sum(tiles, 0))
         tl.store(num_rows_ptr, tl.sum(room, 0))
 
 
-def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
+def permute(
+    expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0
+):
     """Return the pairs sorted by local expert, as rows and tiles.
 
     Args:
@@ -205,7 +234,9 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
     bins = 1 << (num_local_experts - 1).bit_length()
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     single = num_pairs <= GROUP
-    num_groups = -(-num_pairs // GROUP)  # not triton.cdiv, whose call takes microseconds
+    num_groups = -(
+        -num_pairs // GROUP
+    )  # not triton.cdiv, whose call takes microseconds
 
     row_of_pair = torch.empty_like(expert)
     sizes = (
@@ -264,7 +295,9 @@ def permute(expert, num_local_experts, block_m, padded=True, padding=-1, first_e
         num_warps=8,
     )
     tile_rows = None if padded else tile_rows.view(-1, 2)
-    return Permutation(row_of_pair, pair_of_row, tile_expert, num_tiles, num_rows, tile_rows)
+    return Permutation(
+        row_of_pair, pair_of_row, tile_expert, num_tiles, num_rows, tile_rows
+    )
 
 
 def _allocate(sizes, device):
@@ -277,7 +310,9 @@ def _allocate(sizes, device):
     return memory, memory.split_with_sizes(with_gaps)[::2]
 
 
-def permute_ref(expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0):
+def permute_ref(
+    expert, num_local_experts, block_m, padded=True, padding=-1, first_expert=0
+):
     """Compute `permute` in plain torch, for tests, on any device.
 
     What `permute` leaves undefined is `padding` or -1.

@@ -14,7 +14,9 @@ import triton.language as tl
 
 BLOCK = 128
 FP8_MAX = 448.0
-LEAST_AMAX = 1e-10  # so that the scale of a group of zeros, or nearly so, is a normal number
+LEAST_AMAX = (
+    1e-10  # so that the scale of a group of zeros, or nearly so, is a normal number
+)
 
 
 @triton.jit
@@ -32,7 +34,10 @@ def quantise_tokens_kernel(
     at = token * H + group[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     x = tl.load(x_ptr + at).to(tl.float32)
     scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 1), LEAST), 448.0)
-    tl.store(q_ptr + at, tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)).to(tl.float8e4nv))
+    tl.store(
+        q_ptr + at,
+        tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)).to(tl.float8e4nv),
+    )
     tl.store(scale_ptr + token * (H // BLOCK) + group, scale)
 
 
@@ -48,7 +53,9 @@ def quantise_tokens(x):
     num_tokens, hidden = x.shape
     groups = 8 if hidden % (8 * BLOCK) == 0 else 1
     q = torch.empty(num_tokens, hidden, dtype=torch.float8_e4m3fn, device=x.device)
-    scale = torch.empty(num_tokens, hidden // BLOCK, dtype=torch.float32, device=x.device)
+    scale = torch.empty(
+        num_tokens, hidden // BLOCK, dtype=torch.float32, device=x.device
+    )
     programs = hidden // (groups * BLOCK)  # of a token
     quantise_tokens_kernel[(num_tokens, programs)](
         x, q, scale, H=hidden, GROUPS=groups, LEAST=LEAST_AMAX, num_warps=4

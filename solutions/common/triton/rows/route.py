@@ -28,7 +28,9 @@ KEPT_GROUPS = tl.constexpr(problem.KEPT_GROUPS)
 # A lane an expert; groups and what is in each are padded to powers of two, with lanes that are
 # never chosen.
 GROUPS = tl.constexpr(triton.next_power_of_2(problem.NUM_GROUPS))
-IN_GROUP = tl.constexpr(triton.next_power_of_2(problem.NUM_EXPERTS // problem.NUM_GROUPS))
+IN_GROUP = tl.constexpr(
+    triton.next_power_of_2(problem.NUM_EXPERTS // problem.NUM_GROUPS)
+)
 LANES = tl.constexpr(GROUPS.value * IN_GROUP.value)
 CHOSEN = tl.constexpr(problem.TOP_K)  # experts that the router chooses for a token
 SHARED = tl.constexpr(problem.NUM_SHARED_EXPERTS)
@@ -51,23 +53,31 @@ def route_kernel(
     lane = tl.arange(0, LANES)
     slot = tl.arange(0, SLOTS)
     expert = lane
-    if LANES > E and NUM_GROUPS > 1:  # a lane without an expert gets E, the number after the last
+    if (
+        LANES > E and NUM_GROUPS > 1
+    ):  # a lane without an expert gets E, the number after the last
         expert = lane // IN_GROUP * (E // NUM_GROUPS) + lane % IN_GROUP
         expert = tl.where(lane % IN_GROUP < E // NUM_GROUPS, expert, E)
 
     if LANES == E:
         logits = tl.load(logits_ptr + token * E + expert).to(tl.float32)
     else:
-        logits = tl.load(logits_ptr + token * E + expert, mask=expert < E, other=0.0).to(tl.float32)
+        logits = tl.load(
+            logits_ptr + token * E + expert, mask=expert < E, other=0.0
+        ).to(tl.float32)
     if RENORM:
         s = logits
-        selectable = tl.maximum(logits, -3.0e38)  # -inf is for experts that cannot be chosen
+        selectable = tl.maximum(
+            logits, -3.0e38
+        )  # -inf is for experts that cannot be chosen
     else:
         s = 1.0 / (1.0 + tl.exp(-logits))
         if LANES == E:
             selectable = s + tl.load(bias_ptr + expert).to(tl.float32)
         else:
-            selectable = s + tl.load(bias_ptr + expert, mask=expert < E, other=0.0).to(tl.float32)
+            selectable = s + tl.load(bias_ptr + expert, mask=expert < E, other=0.0).to(
+                tl.float32
+            )
     if LANES > E:
         selectable = tl.where(expert < E, selectable, float("-inf"))
     if KEPT_GROUPS < NUM_GROUPS:
@@ -76,15 +86,21 @@ def route_kernel(
         biased = tl.reshape(selectable, (GROUPS, IN_GROUP))
         first = tl.max(biased, 1)
         first_at = tl.argmax(biased, 1)
-        second = tl.max(tl.where(in_group[None, :] == first_at[:, None], float("-inf"), biased), 1)
+        second = tl.max(
+            tl.where(in_group[None, :] == first_at[:, None], float("-inf"), biased), 1
+        )
         score = first + second
         # transposing by a masked sum keeps both axes of the comparison in one layout
-        score_row = tl.sum(tl.where(group[:, None] == group[None, :], score[:, None], 0.0), 0)
+        score_row = tl.sum(
+            tl.where(group[:, None] == group[None, :], score[:, None], 0.0), 0
+        )
         ahead = (score_row[None, :] > score[:, None]) | (
             (score_row[None, :] == score[:, None]) & (group[None, :] < group[:, None])
         )
         kept = tl.sum(ahead.to(tl.int32), 1) < KEPT_GROUPS
-        selectable = tl.reshape(tl.where(kept[:, None], biased, float("-inf")), (LANES,))
+        selectable = tl.reshape(
+            tl.where(kept[:, None], biased, float("-inf")), (LANES,)
+        )
 
     chosen = tl.zeros((SLOTS,), tl.int32)
     weight = tl.zeros((SLOTS,), tl.float32)
@@ -92,7 +108,9 @@ def route_kernel(
         best = tl.argmax(selectable, 0)
         is_best = lane == best
         if LANES > E and NUM_GROUPS > 1:
-            chosen = tl.where(slot == k, tl.sum(tl.where(is_best, expert, 0), 0), chosen)
+            chosen = tl.where(
+                slot == k, tl.sum(tl.where(is_best, expert, 0), 0), chosen
+            )
         else:
             chosen = tl.where(slot == k, best, chosen)
         weight = tl.where(slot == k, tl.sum(tl.where(is_best, s, 0.0), 0), weight)
@@ -109,7 +127,9 @@ def route_kernel(
     if SHARED > 0:  # all ranks have them, and the ranks' outputs add up
         ROUTED: tl.constexpr = E_LOCAL - SHARED
         here = token % (E // ROUTED) == local_expert_offset // ROUTED
-        local = tl.where(slot >= CHOSEN, tl.where(here, ROUTED + slot - CHOSEN, -1), local)
+        local = tl.where(
+            slot >= CHOSEN, tl.where(here, ROUTED + slot - CHOSEN, -1), local
+        )
         weight = tl.where(slot >= CHOSEN, 1.0, weight)
     if SLOTS == TOP_K:
         tl.store(expert_ptr + token * TOP_K + slot, local)
@@ -120,7 +140,11 @@ def route_kernel(
 
 
 def route(
-    routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
+    routing_logits,
+    routing_bias,
+    local_expert_offset,
+    routed_scaling_factor,
+    num_local_experts,
 ):
     """Return each token's experts and their weights.
 
@@ -179,7 +203,11 @@ def topk_of(args):
 
 
 def route_ref(
-    routing_logits, routing_bias, local_expert_offset, routed_scaling_factor, num_local_experts
+    routing_logits,
+    routing_bias,
+    local_expert_offset,
+    routed_scaling_factor,
+    num_local_experts,
 ):
     """Compute `route` in plain torch, for tests, on any device."""
     if problem.RENORM:
@@ -198,7 +226,9 @@ def route_ref(
     num_routed = num_local_experts - problem.NUM_SHARED_EXPERTS
     is_local = (local >= 0) & (local < num_routed)
     local = torch.where(is_local, local, -1)
-    local, weight = with_shared_ref(local, weight, local_expert_offset // num_routed, num_routed)
+    local, weight = with_shared_ref(
+        local, weight, local_expert_offset // num_routed, num_routed
+    )
     return local.to(torch.int32), weight
 
 
@@ -212,7 +242,9 @@ def with_shared_ref(local, weight, rank, num_routed):
     here = torch.arange(len(local), device=local.device) % ranks == rank
     shared = num_routed + torch.arange(problem.NUM_SHARED_EXPERTS, device=local.device)
     shared = torch.where(here[:, None], shared, -1)
-    return torch.cat([local, shared], 1), torch.cat([weight, torch.ones_like(shared) * 1.0], 1)
+    return torch.cat([local, shared], 1), torch.cat(
+        [weight, torch.ones_like(shared) * 1.0], 1
+    )
 
 
 def selectable_ref(biased):

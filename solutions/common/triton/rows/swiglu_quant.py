@@ -40,7 +40,10 @@ def swiglu_quant_row(g_ptr, h_ptr, row, column, I: tl.constexpr):  # noqa: E741
     up = tl.load(g_row + column).to(tl.float32)
     gate = tl.load(g_row + I + column).to(tl.float32)
     h, scale = swiglu_and_scale(gate, up, 1)
-    tl.store(h_ptr + tl.cast(row, tl.int64) * I + column, (h / scale[:, None]).to(tl.float8e4nv))
+    tl.store(
+        h_ptr + tl.cast(row, tl.int64) * I + column,
+        (h / scale[:, None]).to(tl.float8e4nv),
+    )
     return scale
 
 
