@@ -8,16 +8,12 @@ which defines the names below. Here they are only declared, for editors and type
 from collections.abc import Callable
 
 DEFINITION: str  # name of the definition that the package is compiled for
-SIZES: dict[
-    str, int
-]  # num_local_experts, top_k, hidden_size and intermediate_size of its layer
+# num_local_experts, top_k, hidden_size and intermediate_size of its layer
+SIZES: dict[str, int]
 run: Callable[..., None]  # the solution's function, which computes the layer
-run_bf16: Callable[
-    ..., None
-]  # the same for bf16 tokens; a package for MXFP4 experts has none
-run_allreduce_bf16: Callable[
-    ..., None
-]  # with the output summed over ranks; few solutions have it
-Peers: (
-    Callable  # class of the ranks over which it is summed (hopper_fused/allreduce.py)
-)
+# the same for bf16 tokens; a package for MXFP4 experts has none
+run_bf16: Callable[..., None]
+# with the output summed over ranks; few solutions have it
+run_allreduce_bf16: Callable[..., None]
+# class of the ranks over which it is summed (hopper_fused/allreduce.py)
+Peers: Callable

@@ -13,9 +13,8 @@ from integrations import DEFINITION, SIZES
 
 NAME = __package__.rpartition(".")[2]
 SOLUTION = NAME.partition("_routed")[0].removesuffix("_mxfp4")
-MXFP4 = DEFINITION.startswith(
-    "moe_mxfp4_"
-)  # else experts are in FP8, in blocks of 128 x 128
+# else experts are in FP8, in blocks of 128 x 128
+MXFP4 = DEFINITION.startswith("moe_mxfp4_")
 WEIGHTS = "MXFP4" if MXFP4 else "FP8"
 PACKED = f"{__package__}: solution {SOLUTION}, definition {DEFINITION}"
 # lines that adapters write to an engine's log, which show that this package computes

@@ -34,7 +34,8 @@ class Share:
     layer: str
     experts: range
     columns: range
-    is_routed: bool  # whether the rank computes it behind the router; else the router is inside
+    # whether the rank computes it behind the router; else the router is inside
+    is_routed: bool
 
     @property
     def sizes(self) -> dict:
@@ -87,9 +88,8 @@ class Tokens:
     scale: torch.Tensor  # [T, H / 128] fp32
     logits: torch.Tensor  # [T, E] fp32
     bias: torch.Tensor  # [E] bf16, the router's
-    ids: (
-        torch.Tensor
-    )  # [T, top_k] int32: what the model's router makes of logits and bias
+    # [T, top_k] int32: what the model's router makes of logits and bias
+    ids: torch.Tensor
     weights: torch.Tensor  # [T, top_k] fp32
     counts: list[int]  # of tokens, by rank
 
@@ -177,9 +177,8 @@ def weights_of(share: Share, device: str, seed: int = 0) -> Weights:
         source = torch.Generator(device).manual_seed(expert_seed)
         w13, w13_scale = random_matrix((2, whole_width, hidden), source)
         w2, w2_scale = random_matrix((hidden, whole_width), source)
-        if (
-            share.is_routed
-        ):  # these definitions have the rows of `gate` before those of `up`
+        if share.is_routed:
+            # these definitions have the rows of `gate` before those of `up`
             w13 = w13.flip(0)
             w13_scale = w13_scale.flip(0)
 

@@ -16,9 +16,8 @@ from local_layer import function_of, summed_function_of
 GROUP_SUM = "group's all-reduce"
 ONE_SHOT = "symmetric memory, one-shot"
 TWO_SHOT = "symmetric memory, two-shot"
-IN_LAUNCH = (
-    "run_allreduce"  # the solution's own, in the layer's launch where tokens are few
-)
+# the solution's own, in the layer's launch where tokens are few
+IN_LAUNCH = "run_allreduce"
 
 
 @dataclass(frozen=True)

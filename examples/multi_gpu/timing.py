@@ -11,9 +11,8 @@ import torch.distributed as dist
 
 WARMUP = 5
 CALLS = 30
-AHEAD_CYCLES = (
-    4_000_000  # some 2 ms, that a GPU sleeps while its host launches what is timed
-)
+# some 2 ms, that a GPU sleeps while its host launches what is timed
+AHEAD_CYCLES = 4_000_000
 
 
 def timed(steps: Callable[[], Iterable], with_host: bool) -> list[float]:

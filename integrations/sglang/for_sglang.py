@@ -22,7 +22,8 @@ if MXFP4:
 else:
     from integrations.sglang.for_sglang_fp8 import compute
 
-RUNNER = "deep_gemm"  # the name of a runner for which SGLang itself registers no fused function
+# the name of a runner for which SGLang itself registers no fused function
+RUNNER = "deep_gemm"
 WEIGHTS = {
     "use_fp8": True,
     "is_fp4_experts": MXFP4,

@@ -18,9 +18,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from sglang.srt.model_loader.loader import DefaultModelLoader
 
-LAYER_WEIGHT = re.compile(
-    r"(.*\blayers\.)(\d+)(\..*)"
-)  # as in "model.layers.3.mlp.gate.weight"
+# as in "model.layers.3.mlp.gate.weight"
+LAYER_WEIGHT = re.compile(r"(.*\blayers\.)(\d+)(\..*)")
 sglang_get_all_weights = DefaultModelLoader._get_all_weights
 
 

@@ -72,9 +72,8 @@ def experts(self, hidden_states, top_k_index, top_k_weights):
     if getattr(self, "_fits_moe_package", None) != __package__:
         check(self, top_k_index)
         use_float_scales(self)
-        self._fits_moe_package = (
-            __package__  # another package may compute on this module next
-        )
+        # another package may compute on this module next
+        self._fits_moe_package = __package__
         say_active()
 
     output = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
@@ -178,9 +177,8 @@ def computes_our_activation(module):
     Both are computed for some numbers and compared, because a config's key for a clamp may have any
     name.
     """
-    numbers = torch.linspace(
-        -1000, 1000, 4001
-    )  # 0.5 apart, so small ones are among them
+    # 0.5 apart, so small ones are among them
+    numbers = torch.linspace(-1000, 1000, 4001)
     gate = numbers.expand(3, -1)
     up = torch.stack([numbers, numbers.roll(1000), numbers.roll(2000)])
 

@@ -91,5 +91,6 @@ def decode_graph(model: DeepseekV3ForCausalLM, batch: int, context: int) -> Forw
     torch.testing.assert_close(graph_logits, eager_logits, rtol=0.1, atol=0.1)
 
     model.set_attn_implementation(attention)
-    step()  # a call outside of a capture, as the first call with this attention cannot be captured
+    # a call outside of a capture, as the first call with this attention cannot be captured
+    step()
     return capture(step)

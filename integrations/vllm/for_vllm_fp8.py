@@ -22,9 +22,8 @@ from integrations.vllm.for_vllm_checks import check_layer, check_supported, refu
 from integrations.vllm.for_vllm_experts import PackedExperts
 from integrations.vllm.for_vllm_sum import check_can_sum, is_asked_for, summing_kernel
 
-logger = init_logger(
-    f"vllm.{NAME}"
-)  # vLLM prints only the lines of loggers below its own name
+# vLLM prints only the lines of loggers below its own name
+logger = init_logger(f"vllm.{NAME}")
 
 
 class PackedFp8Experts(PackedExperts):
@@ -51,9 +50,8 @@ class PackedMoEMethod(Fp8MoEMethod):
     """vLLM's method for FP8, but with weights left as they are loaded, and PackedFp8Experts."""
 
     def __init__(self, quant_config, layer):
-        super().__init__(
-            quant_config, layer
-        )  # also logs a backend of vLLM's, which is not used
+        # also logs a backend of vLLM's, which is not used
+        super().__init__(quant_config, layer)
         block = quant_config.weight_block_size
         if list(block or []) != [128, 128]:
             raise ValueError(f"weight_block_size: got {block}, want [128, 128]")

@@ -30,9 +30,8 @@ from integrations.for_engines import ACTIVE, NAME
 from integrations.vllm.for_vllm_checks import check_layer, check_supported, refuse
 from integrations.vllm.for_vllm_experts import PackedExperts
 
-logger = init_logger(
-    f"vllm.{NAME}"
-)  # vLLM prints only the lines of loggers below its own name
+# vLLM prints only the lines of loggers below its own name
+logger = init_logger(f"vllm.{NAME}")
 
 
 class PackedMxfp4Experts(PackedExperts):

@@ -35,7 +35,8 @@ class SumIsDone(MoEPrepareAndFinalizeNoDPEPModular):
         return True
 
     def supports_deferred_moe_finalize(self):
-        return False  # asked by newer releases, whose models may otherwise sum behind the layer
+        # asked by newer releases, whose models may otherwise sum behind the layer
+        return False
 
 
 def is_asked_for():

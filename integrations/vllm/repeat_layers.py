@@ -16,9 +16,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-LAYER_WEIGHT = re.compile(
-    r"(.*\blayers\.)(\d+)(\..*)"
-)  # as in "model.layers.3.mlp.gate.weight"
+# as in "model.layers.3.mlp.gate.weight"
+LAYER_WEIGHT = re.compile(r"(.*\blayers\.)(\d+)(\..*)")
 vllm_get_all_weights = DefaultModelLoader.get_all_weights
 
 

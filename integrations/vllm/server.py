@@ -21,9 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from urllib.request import urlopen
 
-SOLUTION = (
-    "solution"  # the backend that is an installed package made by `moebench pack`
-)
+# the backend that is an installed package made by `moebench pack`
+SOLUTION = "solution"
 SUM = "solution_sum"  # the same package, which also sums the output over the ranks
 OPTIONS = "--max-model-len 4096 --max-num-seqs 128 --no-enable-prefix-caching"
 SECONDS = 900  # that a server may take to start, compiling kernels
@@ -43,7 +42,8 @@ class Backend:
     """What computes the experts."""
 
     options: str  # for `vllm serve`
-    log: str  # regular expression that the log must match; its group is the name of the kernels
+    # regular expression that the log must match; its group is the name of the kernels
+    log: str
     has_plugin: bool = False  # vLLM loads its plugins, of which the package is one
 
 

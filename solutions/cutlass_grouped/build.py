@@ -29,10 +29,8 @@ TARGETS = {
 }
 
 # Files are told apart by their names alone, because a contest submission has a single folder.
-GEMMS = (
-    "find_tile",
-    "grouped_gemm",
-)  # how the GEMMs' files begin, for any architecture
+# how the GEMMs' files begin, for any architecture
+GEMMS = ("find_tile", "grouped_gemm")
 SHARED = ("grouped_gemm.cuh", "pdl.cuh")  # files that both libraries include
 
 

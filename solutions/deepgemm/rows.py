@@ -42,12 +42,10 @@ class Rows(NamedTuple):
     # neighbouring blocks of a row are so many elements apart.
     room: int
     total: int  # rows of each operand
-    shape: (
-        tuple  # how DeepGEMM sees the rows: (E_local, room) where masked, else (total,)
-    )
-    expected: (
-        int  # rows of an expert if routing were even; DeepGEMM chooses its tile by this
-    )
+    # how DeepGEMM sees the rows: (E_local, room) where masked, else (total,)
+    shape: tuple
+    # rows of an expert if routing were even; DeepGEMM chooses its tile by this
+    expected: int
 
 
 @lru_cache(maxsize=4096)

@@ -25,9 +25,8 @@ if torch.cuda.get_device_capability() != (9, 0):
     needs = "its kernels are for SM90"
     raise RuntimeError(f"flashinfer_mxfp4: {needs}; this GPU is sm_{major}{minor}")
 check_signature(inspect.signature(cutlass_fused_moe).parameters, FLAGS)
-_MODULE = (
-    load_runner()
-)  # compiled here, when the solution is built, not when it is first called
+# compiled here, when the solution is built, not when it is first called
+_MODULE = load_runner()
 
 # whether FlashInfer has tuned in this process; it keeps the fastest tiles for numbers of tokens
 _tuned = False

@@ -9,9 +9,8 @@ from flashinfer import fused_moe
 
 from .layout import Prepared, as_bytes
 
-FLAGS = {
-    "use_w4_group_scaling": True
-}  # arguments of cutlass_fused_moe that choose these kernels
+# arguments of cutlass_fused_moe that choose these kernels
+FLAGS = {"use_w4_group_scaling": True}
 
 
 def prepare(weights):

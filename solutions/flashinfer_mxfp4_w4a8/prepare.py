@@ -12,9 +12,8 @@ from ..flashinfer_mxfp4.layout import Prepared, as_bytes
 
 # arguments of cutlass_fused_moe that choose these kernels
 FLAGS = {"use_w4_group_scaling": True, "use_wfp4afp8_humming": True}
-COMPENSATION = (
-    2.0**6
-)  # FlashInfer's documentation says to multiply an expert's factor with it
+# FlashInfer's documentation says to multiply an expert's factor with it
+COMPENSATION = 2.0**6
 
 
 def prepare(weights):

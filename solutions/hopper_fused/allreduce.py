@@ -111,9 +111,8 @@ class Peers:
         elif tokens <= self.max_tokens:
             rows = self._rows.view(-1, HIDDEN_SIZE)[:tokens]
             if output.shape != rows.shape or output.dtype != rows.dtype:
-                raise TypeError(
-                    "output"
-                )  # makes `takes` raise an error that says what is wrong
+                # makes `takes` raise an error that says what is wrong
+                raise TypeError("output")
             kernel(*inputs, rows, H_SPLIT)
             sum_rows = torch.ops.symm_mem.two_shot_all_reduce_out
             sum_rows(rows.view(-1), "sum", self.group.group_name, output.view(-1))

@@ -21,9 +21,8 @@ from .allreduce import Peers, RankMissing, summed  # noqa: F401
 from .build import load_kernels
 from .h_split import H_SPLIT
 
-_kernels = (
-    load_kernels()
-)  # compiled on import, when the solution is built, not at its first call
+# compiled on import, when the solution is built, not at its first call
+_kernels = load_kernels()
 
 
 @takes(DS_ROUTING)

@@ -24,9 +24,8 @@ from .many_tokens.many_tokens import (
     many_tokens_routed,
 )
 
-MOST_TOKENS = (
-    256  # that the CUDA kernel takes; Config::kMaxTokens in one_launch/config.cuh
-)
+# that the CUDA kernel takes; Config::kMaxTokens in one_launch/config.cuh
+MOST_TOKENS = 256
 # With MXFP4 experts and up to so many tokens the CUDA kernel is launched several times, for a part
 # of the tokens each: on an H200, the Triton kernels take as long at 1024 tokens as nine launches.
 MOST_MXFP4_TOKENS = 2048
@@ -38,9 +37,8 @@ PER_TOKEN = (
     "output",
 )
 
-_kernels = (
-    load_kernels()
-)  # compiled on import, when the solution is built, not at its first call
+# compiled on import, when the solution is built, not at its first call
+_kernels = load_kernels()
 
 
 @takes(DS_ROUTING)

@@ -145,9 +145,8 @@ def grouped_gemm(
         **_OPTIONAL,
         **config,
     )
-    if (
-        "USE_GDC" in _NAMES
-    ):  # the same rule as in SGLang for letting the next kernel start
+    if "USE_GDC" in _NAMES:
+        # the same rule as in SGLang for letting the next kernel start
         values["USE_GDC"] = x.device.type != "cpu"
         values["GDC_EARLY"] = permutation.row_of_pair.shape[0] <= 512
 

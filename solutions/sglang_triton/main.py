@@ -30,9 +30,8 @@ OVERLAPPING = (
 launch_quickly(route_kernel, count_kernel, place_kernel, *OVERLAPPING)
 overlap(*OVERLAPPING)
 
-MOST_Y_BYTES = (
-    1_200_000_000  # of the second GEMM's result; a larger one is made in column slices
-)
+# of the second GEMM's result; a larger one is made in column slices
+MOST_Y_BYTES = 1_200_000_000
 
 
 @replayed_or_captured

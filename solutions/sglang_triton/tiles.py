@@ -20,9 +20,8 @@ def choose_configs(rows_per_expert, intermediate_size):
 
     rows_per_expert: T * top_k / num_experts, the mean over all experts.
     """
-    most_stages = max(
-        2, intermediate_size // 256
-    )  # half of the steps of the second GEMM
+    # half of the steps of the second GEMM
+    most_stages = max(2, intermediate_size // 256)
 
     # block of rows, of columns, row tiles of a group, pipeline stages
     if rows_per_expert <= 4:

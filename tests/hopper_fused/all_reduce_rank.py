@@ -248,9 +248,8 @@ def main():
         result = count_all_wrong(rank)
     if rank.number == 0:
         print(json.dumps(result), flush=True)
-    os._exit(
-        0
-    )  # without the usual clean-up: a CUDA context that has failed cannot be closed
+    # without the usual clean-up: a CUDA context that has failed cannot be closed
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,8 @@ OTHER_SIZES += [NARROW, (1024, 128), (3072, 384)]
 # Another fence comes between this one and the first copy that uses the barriers.
 NOT_MISSED = {1: {"fence_barrier_init"}, 2: set()}
 
-pytestmark = pytest.mark.xdist_group(
-    "hopper barriers"
-)  # one worker builds the programs
+# one worker builds the programs
+pytestmark = pytest.mark.xdist_group("hopper barriers")
 
 
 def device_code(name, text):

@@ -186,9 +186,8 @@ def test_how_many_tokens_take_one_launch(program_for, layer_key, most, most_summ
 
 # ---- MXFP4 weights ----
 
-MXFP4_LAYER = (
-    "deepseek-v4-flash-mxfp4"  # 64 rows per expert are 2730 tokens and two thirds
-)
+# 64 rows per expert are 2730 tokens and two thirds
+MXFP4_LAYER = "deepseek-v4-flash-mxfp4"
 TWO_PASSES = 8193  # tokens
 
 

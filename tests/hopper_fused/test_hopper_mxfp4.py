@@ -35,9 +35,8 @@ def test_every_value_is_exact_at_every_place(ask):
 
     pairs = torch.arange(1 << 16)
     codes = [pairs >> 4 * i & 15 for i in range(4)]
-    codes += [
-        15 - code for code in codes
-    ]  # a pair, then the pair with all bits flipped
+    # a pair, then the pair with all bits flipped
+    codes += [15 - code for code in codes]
     table = torch.tensor([*E2M1, *(-value for value in E2M1)])
     expected = table[torch.stack(codes, -1)]
     powers = torch.exp2(torch.arange(EXPONENTS) - BELOW)

@@ -187,9 +187,8 @@ class RightLayer:
 
     def h(self):
         rows = self.rows
-        columns = (
-            hopper_layouts.N_BLOCK_COLUMNS if self.is_few else 128
-        )  # with one scale
+        # with one scale
+        columns = hopper_layouts.N_BLOCK_COLUMNS if self.is_few else 128
         up, gate = stage_references.reference_halves(self.layer, self.arguments, rows)
         h = torch.nn.functional.silu(gate) * up
         parts, scale = quantised(h, self.h_split, columns)

@@ -36,9 +36,8 @@ class Answer:
 
     chosen: np.ndarray  # [T, E_local] bool
     weight: np.ndarray  # [T, E_local], NaN where none was written
-    rows: (
-        np.ndarray | None
-    )  # of one launch, as ROW; token -1 in padding; None if it takes fewer
+    # of one launch, as ROW; token -1 in padding; None if it takes fewer
+    rows: np.ndarray | None
 
 
 def round_up(values, multiple):

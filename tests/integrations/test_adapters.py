@@ -508,9 +508,8 @@ def test_methods_for_vllm_have_its_parameters(vllm, method_of):
     experts = method_of().experts_cls
     replaced = vars(experts.__base__) | vars(experts)
     for name in replaced.keys() - set(OUR_METHODS):
-        function = inspect.unwrap(
-            inspect.getattr_static(experts, name)
-        )  # of a static method
+        # of a static method
+        function = inspect.unwrap(inspect.getattr_static(experts, name))
         if inspect.isfunction(function):
             expected = [parameter for parameter, *_ in methods[name]["parameters"]]
             assert list(inspect.signature(function).parameters) == expected, name

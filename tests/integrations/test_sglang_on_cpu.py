@@ -20,10 +20,8 @@ from two_ranks import TOKENS, two_ranks
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sglang")]
 OLDER = "0.5.17"
 NEWER = "0.5.23"
-PINNED = {
-    OLDER: "transformers==5.12.1",
-    NEWER: "transformers==5.19.0",
-}  # by SGLang itself
+# by SGLang itself
+PINNED = {OLDER: "transformers==5.12.1", NEWER: "transformers==5.19.0"}
 WITH_DEPENDENCIES = [
     *("IPython", "aiohttp", "httpx", "msgspec", "numpy<2.4"),
     *("orjson", "pybase64", "pyzmq", "starlette"),

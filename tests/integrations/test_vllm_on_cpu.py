@@ -61,9 +61,8 @@ def save_model(folder):
     )
     torch.manual_seed(0)
     model = transformers.Qwen3MoeForCausalLM(config).bfloat16()
-    model.model.embed_tokens.weight.data *= (
-        hidden**0.5
-    )  # as large as what layers add to it
+    # as large as what layers add to it
+    model.model.embed_tokens.weight.data *= hidden**0.5
     model.save_pretrained(folder)
 
     words = {f"w{number}": number for number in range(VOCABULARY)}

@@ -79,9 +79,8 @@ def test_the_gpu_rests_before_each_trial_whose_time_leaves_the_worker(monkeypatc
     monkeypatch.setattr(fib, "rest", lambda: rests.append(times.__length_hint__()))
 
     with fib.rested_trials():
-        default.time_runnable(
-            runnable, [], 1, 1, "cpu"
-        )  # of another solution, which failed then
+        # of another solution, which failed then
+        default.time_runnable(runnable, [], 1, 1, "cpu")
         inputs_of_trials = [[], [], []]
         reference_ms = 6.0
         performance, failure = default.DefaultEvaluator.eval_performance(

@@ -22,9 +22,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 SUFFIX = "_h512_i256"
-SECONDS_ASLEEP = (
-    7919  # of a child that a solution leaves behind; no other program sleeps so long
-)
+# of a child that a solution leaves behind; no other program sleeps so long
+SECONDS_ASLEEP = 7919
 
 
 @dataclass(frozen=True)

@@ -265,9 +265,8 @@ def test_a_solution_that_passed_but_fails_on_a_fresh_input_has_failed(
 def test_a_wrong_solution_is_diagnosed(look):
     wrong = EvaluationStatus.INCORRECT_NUMERICAL
     assert "1.5" in look(f"{RIGHT}.mul_(1.5)", wrong).sentences[-1]
-    assert (
-        len(look(RIGHT, wrong).sentences) == 1
-    )  # right this time: differs from run to run
+    # right this time: differs from run to run
+    assert len(look(RIGHT, wrong).sentences) == 1
     assert "ValueError: no" in look("raise ValueError('no')", wrong).sentences[-1]
 
 

@@ -76,7 +76,8 @@ class FakeRay:
         self.first_solution_only = first_solution_only
         self.nothing_starts = nothing_starts
         self.actors = []
-        self.calls = []  # (actor, task); the task is None in the call that waits for its start
+        # (actor, task); the task is None in the call that waits for its start
+        self.calls = []
         self.ended = []  # actors that were closed or killed, or died
         self.killed = []
 
@@ -391,9 +392,8 @@ def test_ctrl_c_keeps_what_is_done_and_resume_does_the_rest(cluster, tmp_path):
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted"
     assert 1 <= len(kept) < len(SMALL_WORKLOADS)
-    assert (
-        f"{len(kept)}/{len(kept)}" in shown
-    )  # the table: passed of those that were evaluated
+    # the table: passed of those that were evaluated
+    assert f"{len(kept)}/{len(kept)}" in shown
 
     with started(cluster, output, "--resume") as process:
         shown, errors = process.communicate(timeout=170)

@@ -190,9 +190,8 @@ def test_processes_that_start_together_compile_once(compiler, cache):
     statuses = [process.wait(60) for process in processes]
 
     assert statuses == [0, 0]
-    assert (
-        len(compiler.log.read_text().splitlines()) == 2
-    )  # the one file, and the linker
+    # the one file, and the linker
+    assert len(compiler.log.read_text().splitlines()) == 2
     assert [path.name for path in cache.glob("*/tiny.so")] == ["tiny.so"]
     assert len(list(cache.iterdir())) == 1
 

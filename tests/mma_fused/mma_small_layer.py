@@ -46,10 +46,8 @@ ALL_LOCAL = {
     "kept_groups": 1,
     "renorm": True,
 }
-SHARED = GROUPS | {
-    "num_local_experts": 18,
-    "num_shared_experts": 2,
-}  # and 16 of eight ranks
+# and 16 of eight ranks
+SHARED = GROUPS | {"num_local_experts": 18, "num_shared_experts": 2}
 
 
 def layer_of(hidden, inter, routing=GROUPS, clamp=None, routed=False, mxfp4=False):
@@ -96,11 +94,8 @@ if torch.cuda.is_available():
 
 PADDED = 8  # an expert's rows are padded to a multiple
 BLOCK_M = 16  # rows of an m_block
-MANY_TOKENS = (
-    300,
-    1000,
-    3000,
-)  # a token count for each tile of the rules of many tokens
+# a token count for each tile of the rules of many tokens
+MANY_TOKENS = (300, 1000, 3000)
 COUNTS = (1, 7, 40)  # tokens for the sanitizers: every CTA routes all; a grid barrier
 H_ERROR = 2e-3  # of 128 columns, relative to their norm
 

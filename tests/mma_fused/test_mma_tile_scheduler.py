@@ -29,9 +29,8 @@ WARPS = 8  # as mma_tile_scheduler.cc is built
 K_BLOCK_TIME1 = 4  # of a warp in gemm1, as kKBlockTime1
 K_BLOCK_TIME2 = 5  # in gemm2
 
-pytestmark = pytest.mark.xdist_group(
-    "mma tile scheduler"
-)  # one worker builds the programs
+# one worker builds the programs
+pytestmark = pytest.mark.xdist_group("mma tile scheduler")
 
 
 @dataclass(frozen=True)
@@ -245,9 +244,8 @@ def last_end(layer, items, tiles):
     return max(ends.values(), default=0)
 
 
-@pytest.mark.parametrize(
-    "ctas", [132, 142, 148, 160, 170, 188]
-)  # more than column tiles
+# more than column tiles
+@pytest.mark.parametrize("ctas", [132, 142, 148, 160, 170, 188])
 @pytest.mark.parametrize("m_blocks", [1, 5, 14, 24, 31, 40])
 def test_no_cta_is_far_from_the_mean(schedule, ctas, m_blocks):
     layer = Layer("full")

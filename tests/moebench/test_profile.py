@@ -432,9 +432,8 @@ def test_a_profile_without_counters_and_the_workloads_that_run_are_kept(
 def test_workloads_by_token_count_uuid_name_and_made_up_routing():
     by_name = calls.choose_workloads(["first-rank"], "small")
     assert calls.choose_workloads(list(by_name), "small") == by_name
-    assert (
-        len(calls.choose_workloads(["1"], "small")) == 2
-    )  # two workloads have one token
+    # two workloads have one token
+    assert len(calls.choose_workloads(["1"], "small")) == 2
 
     chosen = calls.choose_workloads(["16", "uniform:9", "16"], "small")
     tokens = [workload.axes["seq_len"] for workload in chosen.values()]

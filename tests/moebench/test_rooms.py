@@ -21,9 +21,8 @@ ORDER = (
     {"commands"},
 )
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-AUTHOR = (
-    "moe-fp8-solutions"  # of this repository's solutions; users' are somebody else's
-)
+# of this repository's solutions; users' are somebody else's
+AUTHOR = "moe-fp8-solutions"
 
 # Not imported by another file: it runs in an environment without this package.
 PROGRAMS = {"moebench.submission.build_alone"}

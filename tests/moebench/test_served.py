@@ -140,9 +140,8 @@ def points_of(monkeypatch, small):
 
     def points(functions):
         def build(full, packed):
-            if not isinstance(
-                packed, str
-            ):  # the reference; the functions are "packed" as names
+            if not isinstance(packed, str):
+                # the reference; the functions are "packed" as names
                 return original_build(full, packed)
 
             def runnable(*arguments):

@@ -29,9 +29,8 @@ def test_reference_computes_what_the_definition_describes():
         y = w2[expert] @ h
         expected[token] += weights[token, slot] * y
 
-    assert (
-        relative_error(moe_bf16.run(**inputs), expected) < 4e-3
-    )  # bf16 rounds to 2^-9
+    # bf16 rounds to 2^-9
+    assert relative_error(moe_bf16.run(**inputs), expected) < 4e-3
 
 
 LAYER = catalogue.operator("bf16")

@@ -12,9 +12,8 @@ SMALL = "small-mxfp4"  # a rank with 16 of 32 experts
 NUM_LOCAL_EXPERTS = 16
 FIRST_EXPERT = 16
 NUM_EXPERTS = 32
-FP8_SPAN = (
-    14  # most powers of two between scales of MXFP4 that a block of FP8 can always hold
-)
+# most powers of two between scales of MXFP4 that a block of FP8 can always hold
+FP8_SPAN = 14
 FLASH = "deepseek-v4-flash-mxfp4"
 
 

@@ -104,9 +104,8 @@ def test_behind_a_router_a_shared_expert_is_one_like_others():
     assert axes["top_k"].value == 11
     assert axes["num_local_experts"].value == 129
     assert "num_shared_experts" not in axes
-    assert (
-        "qwen3-next-shared" not in catalogue.layer_sizes()
-    )  # a gate is no input beside a router
+    # a gate is no input beside a router
+    assert "qwen3-next-shared" not in catalogue.layer_sizes()
 
 
 def test_the_bound_grows_by_the_bytes_of_one_expert():

@@ -22,9 +22,8 @@ MARKUP = "<b>x</b></script><!--<script>\x1b[2J"
 
 CHOICES = ("definition", "hardware", "tolerance")
 
-pytestmark = pytest.mark.xdist_group(
-    "page"
-)  # one worker makes it, and starts a browser
+# one worker makes it, and starts a browser
+pytestmark = pytest.mark.xdist_group("page")
 
 
 def page_of(tmp_path, *traces):
@@ -190,9 +189,8 @@ def test_a_link_opens_the_view_that_it_was_taken_from(opened):
     matched = column(driver, "matched")
     choices = ["qwen3-30b", "NVIDIA H200", "contest"]
     assert chosen(driver) == choices
-    assert (
-        driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []
-    )  # of single calls
+    # of single calls
+    assert driver.find_elements(browser.By.CSS_SELECTOR, "tr.tied") == []
 
     address = driver.execute_script("return location.hash")
     open_page(opened)

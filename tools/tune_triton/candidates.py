@@ -40,9 +40,8 @@ class Candidate(NamedTuple):
     fused: bool  # gemm1 applies SwiGLU itself; False for gemm2
 
 
-Times = dict[
-    Candidate, float | str
-]  # microseconds, or the reason why it could not be timed
+# microseconds, or the reason why it could not be timed
+Times = dict[Candidate, float | str]
 
 
 def useful_block_ms(rows_per_expert: float) -> list[int]:

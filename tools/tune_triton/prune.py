@@ -23,13 +23,11 @@ from pebble import ProcessPool
 from rich.progress import track
 from triton.backends.compiler import GPUTarget
 
-SM_SHARED = (
-    228 * 1024
-)  # bytes on sm_90 and sm_100; every resident block takes 1024 beside its own
+# bytes on sm_90 and sm_100; every resident block takes 1024 beside its own
+SM_SHARED = 228 * 1024
 SM_REGISTERS = 65536
-RESOURCES = re.compile(
-    r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)"
-)  # a line of `cuobjdump -res-usage`
+# a line of `cuobjdump -res-usage`
+RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+).* LOCAL:(\d+)")
 
 # In a compiling process: functions that compile what a call would launch, and a layer whose tensors
 # have no storage.
@@ -105,9 +103,8 @@ def start(
     launch_module = import_module(f"{package.name}.common.host.launch")
     launch_module.SUPPORTED = False  # else launch_quickly would bypass JITFunction
 
-    expert = torch.zeros(
-        1024, top_k, dtype=torch.int32
-    )  # any number of tokens gives the same code
+    # any number of tokens gives the same code
+    expert = torch.zeros(1024, top_k, dtype=torch.int32)
     layer = prepare(package.name, operands(sizes, len(expert), "meta"), expert)
 
 

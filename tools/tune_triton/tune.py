@@ -60,9 +60,8 @@ TABLE = paths.SOLUTIONS / "common" / "triton" / "gemms" / "tiles.csv"
 TOKENS = [1, 8, 32, 128, 256, 1024, 4096, 14107]
 REPEATS = 3  # runs of a candidate with each routing
 ROUNDS = 9  # runs of the best and the present pair with each routing, at the end
-TILE_FIELDS = (
-    6  # fields of the solution's Tile in tiles.csv, with which a Candidate begins
-)
+# fields of the solution's Tile in tiles.csv, with which a Candidate begins
+TILE_FIELDS = 6
 
 
 def measured(

@@ -32,13 +32,10 @@ from moebench.packing.manifest import (
     solution_names,
 )
 
-TEMPLATES = Path(__file__).with_name(
-    "new_solution"
-)  # a folder for each START that is no solution
-NOT_COPIED = (
-    ".pyc",
-    ".md",
-)  # compiled code, and pages that are about the original alone
+# a folder for each START that is no solution
+TEMPLATES = Path(__file__).with_name("new_solution")
+# compiled code, and pages that are about the original alone
+NOT_COPIED = (".pyc", ".md")
 REPOSITORY_FOLDERS = {"definitions", "workloads", "traces", "solutions"}
 
 # Parts of a manifest's text. A table of TOML ends before the next one or at the end of the file.

@@ -154,9 +154,8 @@ def main(args: argparse.Namespace) -> int:
         **{field.name: getattr(args, field.name) for field in fields(RunRequest)}
     )
     screen = console()
-    logging.getLogger("flashinfer_bench").setLevel(
-        logging.CRITICAL
-    )  # it becomes a result
+    # it becomes a result
+    logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)
 
     ray = request.ray
     place_of_run = (
@@ -175,9 +174,8 @@ def main(args: argparse.Namespace) -> int:
         passed = plan.kept_have_passed
         with run_table.shown(plan, place.text, screen) as show:
             for outcome in place.outcomes(plan, screen.print):
-                record(
-                    plan, outcome
-                )  # at once: a run that is cut short keeps what it has
+                # at once: a run that is cut short keeps what it has
+                record(plan, outcome)
                 show(outcome)
                 passed = passed and outcome.passed
     return 0 if passed else 1

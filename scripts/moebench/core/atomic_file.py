@@ -12,9 +12,8 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     Raises CannotRun where not all of it can be written, on a full disk for instance.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(
-        f".{path.name}.{os.getpid()}"
-    )  # in the same folder, to be renamed
+    # in the same folder, to be renamed
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and path.read_bytes() == data:
             return

@@ -94,7 +94,6 @@ def is_private_folder(path) -> bool:
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         return path.lstat().st_uid == os.getuid() and not path.is_symlink()
-    except (
-        OSError
-    ):  # the cache stays where it is, and whoever uses it says what is wrong
+    except OSError:
+        # the cache stays where it is, and whoever uses it says what is wrong
         return False

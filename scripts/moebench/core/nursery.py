@@ -27,12 +27,10 @@ import time
 import psutil
 
 PR_SET_PDEATHSIG = 1  # of prctl(2): a signal comes when the parent dies
-PR_SET_CHILD_SUBREAPER = (
-    36  # of prctl(2): orphaned descendants become this process's children
-)
-LARGEST_FILE = (
-    1 << 30
-)  # bytes that a solution may write into one file, what it prints included
+# of prctl(2): orphaned descendants become this process's children
+PR_SET_CHILD_SUBREAPER = 36
+# bytes that a solution may write into one file, what it prints included
+LARGEST_FILE = 1 << 30
 LONGEST_MESSAGE = 1 << 18  # bytes; the environment is in it
 PATIENCE = 5  # seconds for which descendants are killed before the rest is left alone
 
@@ -134,9 +132,8 @@ def supervise(settings: dict, control_descriptor: int, data: int, log: int) -> N
     tell(control, {"started": process})
     status = wait_for_end(process, control)
     end_descendants(spared=set())
-    shutil.rmtree(
-        settings["folder"], ignore_errors=True
-    )  # which a run that was killed does not
+    # which a run that was killed does not
+    shutil.rmtree(settings["folder"], ignore_errors=True)
     if status is not None:
         tell(control, {"exit": os.waitstatus_to_exitcode(status)})
 

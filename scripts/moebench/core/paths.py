@@ -13,9 +13,8 @@ CLONE = Path(__file__).resolve().parents[3]
 IN_CLONE = (CLONE / "pyproject.toml").is_file() and (
     CLONE / "scripts" / "moebench"
 ).is_dir()
-FILES_VARIABLE = (
-    "MOEBENCH_FILES"  # without a clone, another folder than ./moebench-files
-)
+# without a clone, another folder than ./moebench-files
+FILES_VARIABLE = "MOEBENCH_FILES"
 
 if IN_CLONE:
     ROOT = CLONE

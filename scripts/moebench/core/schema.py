@@ -62,9 +62,8 @@ def read_record(
     fault.
     """
     complete, _, _ = path.read_bytes().rpartition(b"\n")
-    texts = (
-        complete.splitlines()
-    )  # bytes, as a str's lines also end at U+2028, which JSON may have
+    # bytes, as a str's lines also end at U+2028, which JSON may have
+    texts = complete.splitlines()
     if not texts:
         raise UserError(f"{path.name}: not a record of {what}: it is empty")
 

@@ -139,7 +139,6 @@ def differing_fields(definition: Definition) -> list[str]:
 
 def field_json(definition: Definition, field: str) -> str:
     """Return a field of a definition as JSON, without the descriptions in it."""
-    descriptions = {
-        field: {"__all__": {"description": True}}
-    }  # "__all__": of each axis or tensor
+    # "__all__": of each axis or tensor
+    descriptions = {field: {"__all__": {"description": True}}}
     return definition.model_dump_json(include={field}, exclude=descriptions)

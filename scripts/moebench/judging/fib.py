@@ -52,7 +52,8 @@ from flashinfer_bench.data import SourceFile
 from moebench.core.errors import CannotRun
 from moebench.judging import gpu_clock
 
-STACKS = "MOEBENCH_STACKS"  # in the environment: the folder in which workers write where they hang
+# in the environment: the folder in which workers write where they hang
+STACKS = "MOEBENCH_STACKS"
 SECONDS_TO_WRITE = 0.5  # that a worker has for that, once it is asked where it is
 # Before a trial's calls are timed. Without a rest, calls of the first solutions that a worker runs
 # on new inputs took up to 13% longer on an H200, at the same clock rates: those of its first 0.1 s,
@@ -305,9 +306,8 @@ class Worker(PersistentSubprocessWorker):
         except Exception as error:
             self._baselines.clear()  # FIB has stored one that is not finite
             line = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.fault = line.removeprefix(
-                "RuntimeError: "
-            )  # it is raised as one again
+            # it is raised as one again
+            self.fault = line.removeprefix("RuntimeError: ")
             raise
         finally:
             torch.cuda.empty_cache()
@@ -365,7 +365,8 @@ class Runner(PersistentRunner):
         the cause where the reference failed for all.
         """
         self.fault = None
-        self._device_retry_counts.clear()  # FIB gives a device up after three failures in all
+        # FIB gives a device up after three failures in all
+        self._device_retry_counts.clear()
         workers = list(self._workers)
         for worker in workers:
             worker.fault = None
@@ -380,9 +381,8 @@ class Runner(PersistentRunner):
         ran = set()
         for worker in workers:
             ran |= worker.ran
-            if (
-                worker.ran and worker.fault
-            ):  # FIB goes on without one whose first reference failed
+            if worker.ran and worker.fault:
+                # FIB goes on without one whose first reference failed
                 self.fault = RuntimeError(worker.fault)
         return {name: evaluation for name, evaluation in results.items() if name in ran}
 

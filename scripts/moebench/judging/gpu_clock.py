@@ -88,9 +88,8 @@ def spans_ms(recorded: Iterable[Activity], calls: int) -> list[float]:
         )
 
     spans = []
-    for part in parts[
-        1::2
-    ]:  # the others are before, between and after calls, where L2 is flushed
+    for part in parts[1::2]:
+        # the others are before, between and after calls, where L2 is flushed
         if not part:
             raise RuntimeError(
                 "--clock gpu: a call did nothing on the device, so it has no time"

@@ -31,9 +31,8 @@ from moebench.operators import workloads
 
 FAILED_STARTS = 3  # in a row, times the cluster's slots: then the run is given up
 SECONDS = 10  # to reach a cluster's head; Ray itself tries for minutes
-ACCELERATOR = (
-    "accelerator_type:"  # before the kind of GPU, as in "accelerator_type:H200": 1.0
-)
+# before the kind of GPU, as in "accelerator_type:H200": 1.0
+ACCELERATOR = "accelerator_type:"
 NOT_INSTALLED = (
     "--ray: Ray is not installed: run `make setup-fleet`, or pip install '.[fleet]'"
 )
@@ -167,9 +166,8 @@ class Actor:
         if task.definition_name not in self.prepared:
             cache = get_fib_cache_path()
             cache.mkdir(parents=True, exist_ok=True)
-            with FileLock(
-                cache / "fleet.lock"
-            ):  # the first process of a node does the work
+            with FileLock(cache / "fleet.lock"):
+                # the first process of a node does the work
                 dataset.labelled(task.definition_name, part.root)
                 build_slow(part.ours_to_run, print)
             self.prepared.add(task.definition_name)
@@ -214,9 +212,8 @@ class ClusterRun:
         self.waiting = tasks_in_order(plan)
         self.tried_again: list[Task] = []
         self.idle: list[object] = []
-        self.assignments: dict[
-            object, Assignment
-        ] = {}  # by Ray's reference to what it returns
+        # by Ray's reference to what it returns
+        self.assignments: dict[object, Assignment] = {}
         self.failed_starts = 0
 
     def outcomes(self) -> Iterator[Outcome]:

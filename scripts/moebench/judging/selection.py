@@ -104,9 +104,8 @@ def why_not_run(
 
     packed: layer key -> the solution, for each layer that it serves.
     """
-    any_packed, *_ = (
-        packed.values()
-    )  # all have the manifest's hardware and dependencies
+    # all have the manifest's hardware and dependencies
+    any_packed, *_ = packed.values()
     reason = eligibility.why_skipped(any_packed, device.target)
     if reason:
         return reason

@@ -35,9 +35,8 @@ from moebench.operators.layers import (
 )
 
 KEY = re.compile(r"[a-z0-9][a-z0-9.-]*")
-RANKS_SUFFIX = re.compile(
-    r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$"
-)  # of a layer key
+# of a layer key
+RANKS_SUFFIX = re.compile(r"(-ep[0-9]+)?(-tp[0-9]+)?(-shared)?(-mxfp4)?$")
 SMALL_BYTES = 32_000_000  # of experts' weights; a machine without a GPU can run as many
 
 

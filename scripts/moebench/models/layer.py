@@ -61,9 +61,8 @@ def layers() -> list[ModelLayer]:
         splits = {key: Split.of_table(value) for key, value in model["ranks"].items()}
         for key, split in sorted(splits.items(), key=many_ranks_first):
             layer_key = key
-            if (
-                key not in catalogue.layer_sizes()
-            ):  # no definition has its router inside
+            if key not in catalogue.layer_sizes():
+                # no definition has its router inside
                 layer_key = routed_key(key)
             every_layer.append(ModelLayer(model, split, layer_key))
     return every_layer

@@ -20,16 +20,8 @@ GROUP = 32  # columns with one scale in MXFP4
 BLOCK = 128  # rows and columns with one scale in FP8
 SCALE_BIAS = 127
 NAN_EXPONENT = 255 - SCALE_BIAS  # of the scale 255, which is NaN
-MAGNITUDES = (
-    0.0,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-)  # of E2M1, by the three low bits of a code
+# of E2M1, by the three low bits of a code
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 VALUES = (*MAGNITUDES, *(-value for value in MAGNITUDES))
 
 # For each of E2M1's magnitudes the largest and the least power of two whose product with it is a

@@ -71,9 +71,8 @@ MEANINGS = {
     "intermediate_size": "Width inside an expert.",
     "gemm1_out_size": "GEMM1's output: gate, then up.",
 }
-POPULARITY = (
-    0.4  # standard deviation of experts' popularities; at 0 all experts are alike
-)
+# standard deviation of experts' popularities; at 0 all experts are alike
+POPULARITY = 0.4
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,8 @@ class Operator(ABC):
     op_type = "moe"
     form: str | None = None  # of an FP8 layer, as catalogue.form says it
     case: type[Case] = Case
-    tokens: tuple[
-        int, ...
-    ]  # numbers of tokens, each a workload of a layer that needs a GPU
+    # numbers of tokens, each a workload of a layer that needs a GPU
+    tokens: tuple[int, ...]
     constraints: list[str]  # of every definition, as are the inputs
     inputs: dict[str, TensorSpec]
 

@@ -248,9 +248,8 @@ def with_packed_imports(file: Path, text: str) -> str:
     if is_common(file):  # common/ lies in the packed solution as it does in solutions/
         return text
 
-    to_solutions = len(
-        tree_path(file).parts
-    )  # as many dots lead from the file to solutions/
+    # as many dots lead from the file to solutions/
+    to_solutions = len(tree_path(file).parts)
     modules = {}
     for node in outline(text).relative_imports:
         if node.level == to_solutions:

@@ -49,9 +49,8 @@ class PackingError(UserError):
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Author = Annotated[
-    Text, StringConstraints(pattern=r"^[^./\\][^/\\]*$")
-]  # a folder in data sets
+# a folder in data sets
+Author = Annotated[Text, StringConstraints(pattern=r"^[^./\\][^/\\]*$")]
 Hardware = Literal[
     "cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"
 ]

@@ -143,9 +143,8 @@ def write_packed(names: list[str]) -> list[Path]:
     for name, solutions in packed.items():
         for solution in solutions.values():
             file = folder / solution.definition / f"{name}.json"
-            text = json.dumps(
-                solution.model_dump(mode="json"), indent=2
-            )  # ASCII, for any reader
+            # ASCII, for any reader
+            text = json.dumps(solution.model_dump(mode="json"), indent=2)
             write_atomically(file, f"{text}\n")
             files.append(file)
 

@@ -88,10 +88,8 @@ def in_python(title: str, constants: dict[str, float]) -> str:
 def constants_of(file: str, layer_key: str) -> dict[str, float]:
     """Return constant -> value of a definition. file: "problem", "interface" or "weights"."""
     if file == "interface":
-        routed = catalogue.form(layer_key) in (
-            "routed",
-            "mxfp4",
-        )  # all three go together today
+        # all three go together today
+        routed = catalogue.form(layer_key) in ("routed", "mxfp4")
         return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
     if file == "weights":
         return {"mxfp4_weights": layer_key in catalogue.mxfp4()}

@@ -28,7 +28,8 @@ from moebench.packing.pack import pack_all
 from moebench.packing.references import outline
 
 PROJECT = "pyproject.toml"
-MARK = "# by moebench pack --package"  # the first line of a pyproject.toml that is written here
+# the first line of a pyproject.toml that is written here
+MARK = "# by moebench pack --package"
 SUMMARY = "Written by moebench pack --package"  # the description in it, which pip shows
 
 # Libraries that are imported beside a package; it cannot have the name of one
@@ -41,21 +42,12 @@ ADAPTERS = {
 # A package also exports functions that are named as its entry point with one of these endings: for
 # tokens in bf16, and for a sum over several GPUs.
 ENDINGS = ("_bf16", "_allreduce", "_allreduce_bf16")
-PEERS = (
-    "Peers",
-    "RankMissing",
-)  # classes that are exported with a sum over several GPUs
-FP8_ADAPTERS = (
-    "for_transformers",
-    "for_vllm_fp8",
-    "for_vllm_sum",
-)  # not for MXFP4 experts
-CHECKED_SIZES = (
-    "num_local_experts",
-    "top_k",
-    "hidden_size",
-    "intermediate_size",
-)  # by adapters
+# classes that are exported with a sum over several GPUs
+PEERS = ("Peers", "RankMissing")
+# not for MXFP4 experts
+FP8_ADAPTERS = ("for_transformers", "for_vllm_fp8", "for_vllm_sum")
+# by adapters
+CHECKED_SIZES = ("num_local_experts", "top_k", "hidden_size", "intermediate_size")
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,8 @@ from moebench.operators.workloads import LabelledWorkload
 from moebench.packing import pack
 
 WARMUP_RUNS = 3
-DEFAULT_SHARES = (
-    0,
-    1 / 3,
-    2 / 3,
-    1,
-)  # where the default workloads are in the list of all, by T
+# where the default workloads are in the list of all, by T
+DEFAULT_SHARES = (0, 1 / 3, 2 / 3, 1)
 FLUSH_BYTES = 256 << 20  # more than any L2
 
 
@@ -45,9 +41,8 @@ def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
     """
     kinds = routing_kinds.kinds_of(layer_key)
     recorded = dataset.labelled(definition_name(layer_key))
-    or_a_kind = (
-        f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
-    )  # for the message
+    # for the message
+    or_a_kind = f"; KIND:T with KIND one of {', '.join(kinds)}" if kinds else ""
 
     chosen = {}
     for name in names or default_workloads(recorded):

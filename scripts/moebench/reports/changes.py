@@ -12,11 +12,8 @@ from moebench.reports.table import Cell, Row, Table
 from moebench.results.against import WORSE
 
 HEAD = ["solution", "where", "T", "before, ms", "after, ms", "change", "mark"]
-MARKS = {
-    "slower": "slower",
-    "failing": "newly failing",
-    "faster": "faster",
-}  # mark -> in the title
+# mark -> in the title
+MARKS = {"slower": "slower", "failing": "newly failing", "faster": "faster"}
 
 
 def changes_table(rows: pd.DataFrame) -> Table:

@@ -55,18 +55,10 @@ HEADINGS = {
 SHOWN_IF_NARROW = 4
 WORDS = ("solution", "status", "source", "timestamp")  # the other columns hold numbers
 
-CHOSEN_BY = (
-    "definition",
-    "hardware",
-    "tolerance",
-)  # columns with a menu above the figure
-DETAILS = (
-    "tolerance_text",
-    "conditions",
-    "versions",
-    "source_sha1",
-    "place",
-)  # shown on hovering
+# columns with a menu above the figure
+CHOSEN_BY = ("definition", "hardware", "tolerance")
+# shown on hovering
+DETAILS = ("tolerance_text", "conditions", "versions", "source_sha1", "place")
 
 PAGE = """<!doctype html>
 <html lang="en">

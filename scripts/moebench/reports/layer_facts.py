@@ -33,10 +33,8 @@ from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)  # for which bounds are shown
-TOP_K_GIVEN = (
-    "routed",
-    "mxfp4",
-)  # forms that are called with the experts of each token
+# forms that are called with the experts of each token
+TOP_K_GIVEN = ("routed", "mxfp4")
 MOST_LISTED = 8  # of the fields that are not understood
 
 
@@ -219,9 +217,8 @@ def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | No
         by_form[form] = None
         if key not in solution.definitions:
             sizes = layer.sizes
-            if (
-                form in TOP_K_GIVEN
-            ):  # then a solution sees no groups, and shared experts as others
+            if form in TOP_K_GIVEN:
+                # then a solution sees no groups, and shared experts as others
                 sizes = after_routing(sizes)
             by_form[form] = why_not(solution.serves, form, sizes)
     return by_form

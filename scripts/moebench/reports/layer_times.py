@@ -18,9 +18,8 @@ from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
 from moebench.reports.table import Cell, Table, decimals
 
-ALONE = (
-    "the layer alone"  # in place of a way to sum: the time without any; never in bold
-)
+# in place of a way to sum: the time without any; never in bold
+ALONE = "the layer alone"
 SPLITS = {"width": "tensor parallelism", "experts": "expert parallelism"}
 
 

@@ -169,9 +169,8 @@ def speed_texts(rows: pd.DataFrame, layer_key: str) -> Row:
             text += f" ({measured_tokens})"
         texts.append(text)
 
-    if (
-        1 in of_best.index
-    ):  # at T=1 the bound depends on how many of the token's experts are local
+    if 1 in of_best.index:
+        # at T=1 the bound depends on how many of the token's experts are local
         active = recorded_counts(layer_key)[of_best.uuid[1]].active
         texts[0] += f", {active} active"
     return texts

@@ -12,10 +12,8 @@ import pandas as pd
 from moebench.core import paths
 from moebench.reports.table import Table, decimal
 
-CARDS = (
-    "B",
-    "C",
-)  # run in one night; their difference is the stated spread between cards
+# run in one night; their difference is the stated spread between cards
+CARDS = ("B", "C")
 REPEATED = (*CARDS, "D")
 COMPARED = [("B", "A"), ("C", "A"), ("B", "D"), ("C", "D"), CARDS]
 CELL = ["solution", "tokens", "uuid"]

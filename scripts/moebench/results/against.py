@@ -17,11 +17,8 @@ from moebench.results.measurements import CELL, CONDITION, merge_runs
 from moebench.results.trace_rows import rows_from, source_hash
 
 KEY = [*CELL, "tokens", *CONDITION]
-SIDES = {
-    "both": "both",
-    "left_only": "before",
-    "right_only": "after",
-}  # pandas' words -> ours
+# pandas' words -> ours
+SIDES = {"both": "both", "left_only": "before", "right_only": "after"}
 COMPARED = ["failure", "ms", "ms_low", "ms_high", "runs", "range_from"]
 WORSE = ("failing", "slower")
 

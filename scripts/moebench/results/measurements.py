@@ -62,11 +62,8 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
     rows["fresh"] = rows.source != "stale"
     rows["comparable"] = has_usual_condition(rows)
 
-    merged_by = [
-        "fresh",
-        "code",
-        *CONDITION,
-    ]  # in these a run has to agree with the best one
+    # in these a run has to agree with the best one
+    merged_by = ["fresh", "code", *CONDITION]
     best_last = rows.sort_values(["fresh", "comparable", "timestamp"], kind="stable")
     best = best_last.groupby(CELL)[merged_by].transform("last")
     agrees = rows[merged_by] == best.sort_index()
@@ -79,9 +76,8 @@ def one_row_per_cell(rows: pd.DataFrame) -> pd.DataFrame:
 def has_usual_condition(rows: pd.DataFrame) -> pd.Series:
     """Return whether a row's CONDITION is that of most cells of its GROUP that are not stale."""
     cell = rows.solution + rows.uuid
-    rows = rows.assign(
-        fresh_cell=cell.where(rows.fresh)
-    )  # NaN, which nunique leaves out
+    # NaN, which nunique leaves out
+    rows = rows.assign(fresh_cell=cell.where(rows.fresh))
     of_condition = rows.groupby([*GROUP, *CONDITION])
     rows["cells"] = of_condition.fresh_cell.transform("nunique")
     most = rows.groupby(GROUP).cells.transform("max")

@@ -28,9 +28,8 @@ from moebench.results import trace_files
 from moebench.results.trace_files import Recorded
 
 State = Literal["current", "earlier", "stale", "unknown"]
-Sources = dict[
-    tuple[str, str], set[str]
-]  # (definition, solution) -> `hashes` of the source now
+# (definition, solution) -> `hashes` of the source now
+Sources = dict[tuple[str, str], set[str]]
 
 
 def judge(

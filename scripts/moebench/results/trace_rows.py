@@ -72,14 +72,12 @@ def rows_from(traces: list[Trace]) -> pd.DataFrame:
             folder_names[key] = folder_name(*key)
         rows.append(row_of(trace, folder_names[key]))
     table = pd.DataFrame(rows, columns=COLUMNS)
-    numbers = table[NUMBERS].apply(
-        pd.to_numeric, errors="coerce"
-    )  # FIB writes "inf" and "nan"
+    # FIB writes "inf" and "nan"
+    numbers = table[NUMBERS].apply(pd.to_numeric, errors="coerce")
     is_finite = numbers.abs() < math.inf
     table[NUMBERS] = numbers.where(is_finite)
-    table["passed"] = table.passed.astype(
-        bool
-    )  # pandas infers object where there is no row
+    # pandas infers object where there is no row
+    table["passed"] = table.passed.astype(bool)
     return table
 
 

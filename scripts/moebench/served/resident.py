@@ -20,15 +20,12 @@ from moebench.operators.operator import Tensors
 from moebench.operators.routing import trained_router
 from moebench.operators.routing.kinds import offset_of
 
-STATES = (
-    "hidden_states",
-    "hidden_states_scale",
-)  # inputs with the tokens, shared by all layers
+# inputs with the tokens, shared by all layers
+STATES = ("hidden_states", "hidden_states_scale")
 STATE_SCALE = 2.0  # mean of the tokens' scales
 FP32_BYTES = 4
-CONTEXT_BYTES = (
-    2_000_000_000  # of the CUDA context, code and libraries' workspaces; a guess
-)
+# of the CUDA context, code and libraries' workspaces; a guess
+CONTEXT_BYTES = 2_000_000_000
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from moebench.served.forward import Forward, capture, forward_of, median_ms
 from moebench.served.record import Point
 from moebench.served.resident import Resident
 
-REPLAYS_MS = (
-    60.0  # a round has as many replays as take so long, but between these numbers
-)
+# a round has as many replays as take so long, but between these numbers
+REPLAYS_MS = 60.0
 LEAST_REPLAYS = 3
 MOST_REPLAYS = 20
 EAGER_PASSES = 3  # in a round of a solution that cannot be captured

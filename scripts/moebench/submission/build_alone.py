@@ -23,11 +23,8 @@ from flashinfer_bench.compile import BuilderRegistry
 
 TOKENS = 7
 SCALARS = {"local_expert_offset": 0, "routed_scaling_factor": 2.5}
-NOT_IMPORTED = (
-    "moebench",
-    "definitions",
-    "solutions",
-)  # an editable install must not help
+# an editable install must not help
+NOT_IMPORTED = ("moebench", "definitions", "solutions")
 
 
 def main(folder: Path, hardware: str) -> None:

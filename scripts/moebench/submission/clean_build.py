@@ -84,9 +84,8 @@ def clean_environment(folder: Path, home: Path) -> dict[str, str]:
     env["HOME"] = str(home)
     env["FIB_CACHE_PATH"] = str(folder / "cache")
     env["TMPDIR"] = str(folder)
-    if (
-        TOOLKIT.is_dir()
-    ):  # compilers guess it from where nvcc is, and a wrapper may mislead them
+    if TOOLKIT.is_dir():
+        # compilers guess it from where nvcc is, and a wrapper may mislead them
         env.setdefault("CUDA_HOME", str(TOOLKIT))
     return env
 

@@ -143,9 +143,8 @@ def check_folder(folder: Path, submitted: Solution) -> None:
 def check_sources(folder: Path, submitted: Solution) -> None:
     """Raise UserError where an earlier submission has a file that this command did not write."""
     written = [submitted]  # an attempt that was cut off may have written a part of it
-    with suppress(
-        OSError, ValueError
-    ):  # if the first attempt was cut off there is no such file
+    with suppress(OSError, ValueError):
+        # if the first attempt was cut off there is no such file
         written.append(Solution.model_validate_json((folder / PACKED).read_bytes()))
 
     written_files = set()

@@ -12,11 +12,8 @@ from moebench.core.errors import UserError
 from moebench.judging import dataset
 from moebench.operators.workloads import of_data_set
 
-OTHER_LAYER = {
-    "axes",
-    "inputs",
-    "outputs",
-}  # fields in which definitions of one layer must agree
+# fields in which definitions of one layer must agree
+OTHER_LAYER = {"axes", "inputs", "outputs"}
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ WITHOUT_FP8 = ("sm_80", "sm_86")
 class Fp16Choice(NamedTuple):
     gemm1: Tile
     gemm2: Tile
-    as_bytes: (
-        bool  # kernels load FP8 as uint8, as Triton has no FP8 on this architecture
-    )
+    # kernels load FP8 as uint8, as Triton has no FP8 on this architecture
+    as_bytes: bool
 
 
 @lru_cache(maxsize=4096)

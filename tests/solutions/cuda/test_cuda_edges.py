@@ -18,11 +18,8 @@ from layer_inputs import reference
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
-DS = (
-    "full",
-    "kimi-k2-ep8",
-    "glm-5.3-flash-ep8",
-)  # eight groups, one; all experts local
+# eight groups, one; all experts local
+DS = ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8")
 RENORM = ("qwen3-next",)
 CLAMPED = ("glm-5.3-flash-ep8", "step-3.5-flash-ep8-routed", "minimax-m3-ep8")
 WEIGHTS = (

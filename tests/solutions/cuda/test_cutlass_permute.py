@@ -17,18 +17,15 @@ from moebench.operators import catalogue
 from random_values import Draw
 
 BLOCK = 128
-LAYER_SIZES = (
-    "kimi-k2-ep1",
-    "qwen3-next",
-)  # 384 local experts; top-k 10 with renorm routing
+# 384 local experts; top-k 10 with renorm routing
+LAYER_SIZES = ("kimi-k2-ep1", "qwen3-next")
 OTHERS = ("kimi-k2-ep8", "full", "minimax-m2")  # 48 local experts: no whole words of 32
 MOST = 1 << 14  # rows, more than any call here has
 FACTOR = 2.5
 PAIR = np.dtype([("row", "i4"), ("weight", "f4")])
 
-pytestmark = pytest.mark.xdist_group(
-    "cutlass permute"
-)  # one worker builds the programs
+# one worker builds the programs
+pytestmark = pytest.mark.xdist_group("cutlass permute")
 
 
 @pytest.fixture(scope="module")
@@ -278,9 +275,8 @@ def test_windows_share_the_rows(program, layer_key, window):
 
     assert len(windows) > 4
     last_has_rows = windows[-1].num_rows > 0
-    assert last_has_rows == (
-        layer_key in LAYER_SIZES
-    )  # the other's last ones are empty
+    # the other's last ones are empty
+    assert last_has_rows == (layer_key in LAYER_SIZES)
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,8 @@ def skip_without_memory(layer_key, workload):
 
 
 @serving(*LAYERS, flashinfer_mono_moe="it takes 8 tokens at most")
-@pytest.mark.parametrize(
-    "num_tokens", [slow(1), 64, slow(256), slow(1024)]
-)  # the traces have more
+# the traces have more
+@pytest.mark.parametrize("num_tokens", [slow(1), 64, slow(256), slow(1024)])
 def test_workloads_of_every_definition(layer, layer_key, num_tokens, records):
     """Catches a wrong answer at the sizes of another model."""
     recorded = records(layer_key)
@@ -308,9 +307,8 @@ def test_tensors_changed_in_place_change_the_answer(layer, layer_key, together):
 # ---- NaN ----
 
 
-@pytest.mark.filterwarnings(
-    "ignore:All-NaN slice:RuntimeWarning"
-)  # of the interpreter's tl.max
+# of the interpreter's tl.max
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
 @serving("small")
 @pytest.mark.parametrize("code", [0x7F, 0xFF])
 @pytest.mark.parametrize("name", ["hidden_states", "gemm1_weights", "gemm2_weights"])

@@ -100,9 +100,8 @@ def resized(tensor, axis, change):
 
 
 SIZES = catalogue.layer_sizes()["full"]
-FIRST_EXPERT_TOO_LATE = (
-    SIZES["num_experts"] - local_experts_of("full") + 1
-)  # in "small" as well
+# in "small" as well
+FIRST_EXPERT_TOO_LATE = SIZES["num_experts"] - local_experts_of("full") + 1
 WRONG_SCALARS = [
     ("local_expert_offset", -1),
     ("local_expert_offset", FIRST_EXPERT_TOO_LATE),

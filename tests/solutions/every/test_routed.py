@@ -25,10 +25,8 @@ from random_values import Draw
 from solutions.common.triton.rows.quantise_tokens import quantise_tokens_ref
 from solutions.common.triton.rows.route import route
 
-LAYERS = {
-    "deepseek-v3-ep8-routed": "full",
-    "small-routed": "small",
-}  # the router inside
+# the router inside
+LAYERS = {"deepseek-v3-ep8-routed": "full", "small-routed": "small"}
 WHOLE = "deepseek-v3-ep1-routed"  # every expert is local
 LOCAL = 32
 NUM_EXPERTS = 256

@@ -103,10 +103,8 @@ def check_operands(a, b, d, layout):
     for tensor in (x, w, d, w_scale, layout):
         assert tensor.is_contiguous()
     assert x_scale.shape == (*x.shape[:-1], depth // 128)
-    assert x_scale.stride()[-2:] == (
-        1,
-        rows,
-    )  # else DeepGEMM launches a kernel to transpose it
+    # else DeepGEMM launches a kernel to transpose it
+    assert x_scale.stride()[-2:] == (1, rows)
     assert rows % TILE == 0, "a tile's store would reach the next expert"
     assert w_scale.shape == (num_experts, columns // 128, depth // 128)
     assert layout.shape == (num_experts,)

@@ -172,9 +172,8 @@ def test_cutlass_gets_numbers_of_this_ranks_experts(layer_key):
     keywords = keywords_of_call(CUTLASS, parameters, layer_key, inputs(layer_key))
 
     experts = keywords["token_selected_experts"]
-    assert (
-        keywords["ep_rank"] == 0
-    )  # for which they are numbered from this rank's first
+    # for which they are numbered from this rank's first
+    assert keywords["ep_rank"] == 0
     assert (
         keywords["ep_size"] * len(keywords["fc1_expert_weights"])
         == sizes["num_experts"]

@@ -21,9 +21,8 @@ from solutions.flashinfer_mono_moe.hand_over import (
 )
 
 fused_moe = pytest.importorskip("flashinfer.fused_moe")
-monomoe = pytest.importorskip(
-    "flashinfer.fused_moe.monomoe"
-)  # older releases have none
+# older releases have none
+monomoe = pytest.importorskip("flashinfer.fused_moe.monomoe")
 KEY = "qwen3.5-35b"
 EXPERTS = 16
 INNER = 128
@@ -63,9 +62,8 @@ def test_hand_over(num_tokens):
     """Catches another token's scale, an expert that was chosen but not prepared."""
     layer = random_layer(num_tokens)
     logits = logits_with_ties(num_tokens)
-    finite = torch.where(
-        logits.isfinite(), logits, -3e38
-    )  # infinite and NaN ones come last
+    # infinite and NaN ones come last
+    finite = torch.where(logits.isfinite(), logits, -3e38)
     chosen = finite.argsort(dim=1, descending=True, stable=True)[:, :TOP_K]
     assert chosen[0].tolist() == [3, 1]  # the first of equal ones
 

@@ -195,9 +195,8 @@ PRODUCTS = [
 ]
 OUTPUTS = [(128, torch.bfloat16), slow(256, torch.bfloat16), slow(256, torch.float16)]
 HALF_STEP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-NOISE = {
-    "fp8": 2.0**-9
-}  # Hopper's FP8 sums have about 14 bits; else another order of a sum
+# Hopper's FP8 sums have about 14 bits; else another order of a sum
+NOISE = {"fp8": 2.0**-9}
 
 
 def assert_product(output, expected, route):

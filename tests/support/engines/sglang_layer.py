@@ -15,9 +15,8 @@ from quantised import quantise_tokens
 
 try:
     import torchvision  # noqa: F401
-except (
-    RuntimeError
-):  # its operators are another torch's; SGLang wants this one's name alone
+except RuntimeError:
+    # its operators are another torch's; SGLang wants this one's name alone
     torch.library.define(
         "torchvision::nms", "(Tensor boxes, Tensor scores, float iou) -> Tensor"
     )
@@ -106,9 +105,8 @@ def main():
     fp8_kernel.sglang_per_token_group_quant_fp8 = quantise_tokens
     standard.get_device = lambda: "cpu"  # a GPU's, or an error
     get_context().override_server_args(model_path=request["model"]).install()
-    get_flags().moe.runner_backend = (
-        MoeRunnerBackend.DEEP_GEMM
-    )  # --moe-runner-backend deep_gemm
+    # --moe-runner-backend deep_gemm
+    get_flags().moe.runner_backend = MoeRunnerBackend.DEEP_GEMM
     logging.basicConfig(level=logging.INFO)
     load_plugins()
     torch.save(answer(request, ranks), answer_file)

@@ -95,9 +95,8 @@ def two_ranks(layer_key) -> TwoRanks:
         first_expert = rank * num_local if num_local < sizes["num_experts"] else 0
         values = arguments(layer_key, TOKENS, "cpu", seed=rank, offset=first_expert)
         for name in SCALES:
-            if (
-                values[name].dtype == torch.float32
-            ):  # of FP8 weights: positive and small
+            if values[name].dtype == torch.float32:
+                # of FP8 weights: positive and small
                 values[name] = 0.02 * (0.5 + values[name].abs())
         ranks.append(values)
 

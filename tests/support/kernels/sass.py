@@ -150,9 +150,8 @@ def connect(instructions, labels):
                 f"{instruction}: got a branch without targets, want them named"
             )
 
-        if (
-            instruction.name != "BSSY"
-        ):  # it names where threads meet again, and goes nowhere
+        if instruction.name != "BSSY":
+            # it names where threads meet again, and goes nowhere
             instruction.successors += [
                 labels[target] for target in targets if target in labels
             ]
@@ -162,9 +161,8 @@ def connect(instructions, labels):
 
 def loads_in_flight(function, instructions, is_release):
     """Return the loads that some path leaves in flight at an instruction that is_release names."""
-    before = defaultdict(
-        set
-    )  # id of an instruction -> (scoreboard, load) that may be in flight
+    # id of an instruction -> (scoreboard, load) that may be in flight
+    before = defaultdict(set)
     changed = [instructions[0]] if instructions else []
     reached = set()
 

@@ -45,9 +45,8 @@ MULTIPROCESSORS = {
     "sm_120": 188,
 }
 LARGE_SHARED_MEMORY = 227 * 1024
-SHARED_MEMORY = dict.fromkeys(
-    ("sm_90", "sm_100", "sm_103"), LARGE_SHARED_MEMORY
-)  # of a CTA
+# of a CTA
+SHARED_MEMORY = dict.fromkeys(("sm_90", "sm_100", "sm_103"), LARGE_SHARED_MEMORY)
 SHARED_MEMORY["sm_120"] = 99 * 1024
 
 

@@ -128,9 +128,8 @@ def first_fault(arrays, numbers, layer, arguments, output):
     layer: its sizes and forms. output [T, H]: what the layer returned.
     """
     scratch = Scratch(arrays, numbers, layer, arguments)
-    is_few = (
-        "mask" in arrays
-    )  # the one launch for few tokens, not the four kernels for many
+    # the one launch for few tokens, not the four kernels for many
+    is_few = "mask" in arrays
     choice_of = few_choice if is_few else many_choice
     choice = choice_of(scratch, len(output))
     fault = wrong_route(layer, arguments, choice)

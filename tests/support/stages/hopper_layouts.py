@@ -29,9 +29,8 @@ class Rows:
     first: torch.Tensor  # [rows] int64: the first row of the row's span
     span: torch.Tensor  # [rows] int64: the span's rows, padding included
     token_rows: torch.Tensor  # [T, top_k] int64: rows of each token, in order, then -1
-    permutation: (
-        Permutation  # a pair is token * E_local + expert; a tile is `align` rows
-    )
+    # a pair is token * E_local + expert; a tile is `align` rows
+    permutation: Permutation
     align: int
 
     @property

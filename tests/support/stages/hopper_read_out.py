@@ -95,9 +95,8 @@ class ReadOut:
     choice: Choice
     rows: Rows
     layout: list[Compared]
-    h: (
-        torch.Tensor
-    )  # [rows, I] fp32, times its scale, which includes the routing weight
+    # [rows, I] fp32, times its scale, which includes the routing weight
+    h: torch.Tensor
     h_split: int
     y: torch.Tensor | None = None  # [rows, H]: many tokens
     # [splits, T, H] fp32: few tokens, where several CTAs share output columns

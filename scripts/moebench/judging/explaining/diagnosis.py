@@ -28,9 +28,8 @@ NEVER_WRITTEN = (
 NO_LOCAL_EXPERT = (
     "those rows must be zero (no local expert): they have to be written, too"
 )
-WRONG_ELEMENTS = (
-    "wrong: "  # begins the line that says which tokens and columns are wrong
-)
+# begins the line that says which tokens and columns are wrong
+WRONG_ELEMENTS = "wrong: "
 ALIKE = 0.99  # the least cosine of two outputs that differ by a factor alone
 HALVES = (
     "gemm1_weights",

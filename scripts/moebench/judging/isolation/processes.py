@@ -34,12 +34,12 @@ from moebench.judging import fib
 from moebench.judging.isolation import worker
 from moebench.judging.isolation.channel import Channel, TensorKind
 
-MARK = "MOEBENCH_NURSERY"  # a variable in the environment of a nursery and of its descendants
+# a variable in the environment of a nursery and of its descendants
+MARK = "MOEBENCH_NURSERY"
 PATIENCE = 60  # seconds that a supervisor has to say something
 GRACE = 1  # seconds after a time-out in which a process writes down where it is
-LARGEST_FOLDER = (
-    1 << 28
-)  # bytes of files that a process may keep from one workload to the next
+# bytes of files that a process may keep from one workload to the next
+LARGEST_FOLDER = 1 << 28
 MOST_PRINTED = 1 << 17  # bytes of what a solution prints that are read
 KILLED_PARENT = "it has killed its parent"
 

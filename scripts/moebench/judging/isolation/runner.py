@@ -31,7 +31,8 @@ from moebench.judging.isolation.processes import NURSERIES, Ended, SolutionProce
 
 # Bytes that a solution's process may allocate on a CPU; what runs there needs a fiftieth.
 MEMORY = 4 << 30
-FRESH = "second look"  # put before the workload's uuid, which is the seed, for a fresh input
+# put before the workload's uuid, which is the seed, for a fresh input
+FRESH = "second look"
 INPUTS_NUMBERS = itertools.count(1)  # 0 is for a process that has no inputs yet
 
 

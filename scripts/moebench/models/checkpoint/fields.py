@@ -66,9 +66,8 @@ class Fields:
         if not any(name in values for name in widths):
             if "width" in implied:
                 names["intermediate_size"] = [implied["width"]]
-            elif (
-                "dense_intermediate_size" in values
-            ):  # then intermediate_size is the experts'
+            elif "dense_intermediate_size" in values:
+                # then intermediate_size is the experts'
                 names["intermediate_size"] = ["intermediate_size"]
         return cls(values, names, implied)
 

@@ -13,9 +13,8 @@ from moebench.models.checkpoint.fields import Fields, without_repeats
 
 ACTIVATIONS = ("silu", "swish", "swigluoai")
 OAI_ALPHA = 1.702  # of the activation "swigluoai", gpt-oss'
-MOST_LAYERS = (
-    10_000  # with more a config.json is wrong, and reading it would take minutes
-)
+# with more a config.json is wrong, and reading it would take minutes
+MOST_LAYERS = 10_000
 
 
 def layers_with_experts(fields: Fields) -> list[int]:

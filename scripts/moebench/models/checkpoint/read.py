@@ -123,9 +123,8 @@ def name_by_place(file: Path) -> str:
     if file.name != "config.json":
         return file.stem
     folder = file.absolute().parent
-    if re.fullmatch(
-        "[0-9a-f]{40}", folder.name
-    ):  # models--ORGANISATION--NAME/snapshots/COMMIT
+    if re.fullmatch("[0-9a-f]{40}", folder.name):
+        # models--ORGANISATION--NAME/snapshots/COMMIT
         return folder.parents[1].name.rpartition("--")[2]
     return folder.name
 

@@ -22,9 +22,8 @@ from moebench.models.checkpoint.schemes import (
     scheme_by_layer,
 )
 
-HF_QUANT = (
-    "hf_quant_config.json"  # beside config.json; ModelOpt writes quantisation there
-)
+# beside config.json; ModelOpt writes quantisation there
+HF_QUANT = "hf_quant_config.json"
 WANTED = 'quant_method "fp8" and weight_block_size [128, 128], or MXFP4 beside activations in FP8'
 # Kind that no definition is of -> who has kernels for it, for messages
 SERVED_ELSEWHERE = {

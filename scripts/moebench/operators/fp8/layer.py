@@ -67,9 +67,8 @@ class Fp8Layer(Operator):
     meanings = AXIS_MEANINGS  # axis -> its description
     quantization = "fp8_block_scale"
     prefix: str  # of definitions' names
-    routing_inputs: tuple[
-        str, ...
-    ]  # names of the inputs with the routing, which are stored
+    # names of the inputs with the routing, which are stored
+    routing_inputs: tuple[str, ...]
     reference_sizes = ("experts_at_once",)  # sizes that are constants of the reference
     reference_functions: tuple[Callable, ...]  # of which the reference is put together
 

@@ -30,16 +30,8 @@ from moebench.operators.routing.numbers import bits
 GROUP = 32  # of K, with one scale
 SCALE_BIAS = 127
 NAN_SCALE = 255
-E2M1 = (
-    0.0,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-)  # by the three low bits; the fourth is the sign
+# by the three low bits; the fourth is the sign
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def dequantize_mxfp4(packed, scales):

@@ -10,9 +10,8 @@ import torch
 from moebench.operators.fp8.swiglu import silu as swiglu
 
 BLOCK = 128
-EXPERTS_AT_ONCE = (
-    32  # whose weights are dequantised before the first of them is multiplied
-)
+# whose weights are dequantised before the first of them is multiplied
+EXPERTS_AT_ONCE = 32
 
 
 def dequantize(values, scales, row_block):

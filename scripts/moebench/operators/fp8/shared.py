@@ -21,9 +21,8 @@ from moebench.operators.fp8.reference import dequantize, local_experts
 from moebench.operators.fp8.sigmoid_bias import SigmoidBias, route
 from moebench.operators.layers import Layers, Sizes, expert_ranks, layers_of
 
-NUM_SHARED_EXPERTS = (
-    1  # DeepSeek-V3's; in another layer's definition it has another value
-)
+# DeepSeek-V3's; in another layer's definition it has another value
+NUM_SHARED_EXPERTS = 1
 
 
 def add_shared_experts(local, weights, first_expert, num_experts, num_local_experts):

@@ -36,7 +36,8 @@ TOP_K = 8
 NUM_GROUPS = 8
 KEPT_GROUPS = 4
 
-FIRST = "full"  # key of the layer whose workloads the public data set has, with other tensors
+# key of the layer whose workloads the public data set has, with other tensors
+FIRST = "full"
 
 
 def route(logits, bias, routed_scaling_factor):

@@ -23,9 +23,8 @@ from moebench.reports.table import decimal
 from moebench.results import measurements
 from moebench.results.summary import counted
 
-REST = (
-    paths.RECORDS / "rest.csv"
-)  # by the GPU's clock, on DeepSeek-V4-Flash EP1 on an H200
+# by the GPU's clock, on DeepSeek-V4-Flash EP1 on an H200
+REST = paths.RECORDS / "rest.csv"
 RAY = paths.RECORDS / "ray.md"
 WITHOUT_RAY = r"(\d+) cells of [^|]*, whole jobs \| one GPU without Ray (\d+) s"
 WITH_ACTORS = r"with actors in place of batches \| (\d+) s:"

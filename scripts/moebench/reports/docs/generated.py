@@ -22,9 +22,8 @@ BLOCK = re.compile(
     re.M,
 )
 
-Tables = dict[
-    tuple[str, str], Callable[[], str]
-]  # (page, name of the block) -> its Markdown
+# (page, name of the block) -> its Markdown
+Tables = dict[tuple[str, str], Callable[[], str]]
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 

@@ -10,9 +10,8 @@ from moebench.reports.measured_with import TIMED, in_full
 from moebench.results.summary import SHOWN_TOLERANCE, counted
 
 SMALL_PRINT = 160  # characters in a line
-LARGEST_MARK = (
-    7.5  # points; each curve's marks are smaller than those of the curve below it
-)
+# points; each curve's marks are smaller than those of the curve below it
+LARGEST_MARK = 7.5
 SMALLEST_MARK = 4
 
 

@@ -45,11 +45,8 @@ PALETTE = [
     ("#4b3fbf", "#a9a0ff"),
 ]
 BOUND_LINE = {"color": INK, "linewidth": 1.2, "linestyle": (0, (4, 2))}
-BEYOND = {
-    "color": FAINT,
-    "alpha": 0.14,
-    "linewidth": 0,
-}  # fills what the hardware cannot reach
+# fills what the hardware cannot reach
+BEYOND = {"color": FAINT, "alpha": 0.14, "linewidth": 0}
 BOUND_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10)
 
 FONT = "DejaVu Sans"

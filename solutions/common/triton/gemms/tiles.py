@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 class Tile(NamedTuple):
     block_m: int  # rows of a tile
-    block_n: int  # columns of a tile; 128 in gemm1, whose column tile is a quantisation group
+    # columns of a tile; 128 in gemm1, whose column tile is a quantisation group
+    block_n: int
     group: int  # row tiles visited before the next column tile (tile_order.py)
     per_sm: int  # programs for each SM
     num_warps: int
@@ -67,9 +68,8 @@ def by_rule(architecture, multiprocessors, geometry, share, num_tokens):
 
     gemm1 = gemm1_by_rule(architecture, block_m, sms_per_tile1)
     gemm2 = gemm2_by_rule(block_m, sms_per_tile2)
-    most_stages = (
-        3 if architecture == "sm_120" else 6
-    )  # 99 KB of shared memory there, else 227
+    # 99 KB of shared memory there, else 227
+    most_stages = 3 if architecture == "sm_120" else 6
     gemm1 = gemm1._replace(num_stages=min(gemm1.num_stages, most_stages))
     gemm2 = gemm2._replace(num_stages=min(gemm2.num_stages, most_stages))
 

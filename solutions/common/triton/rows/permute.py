@@ -41,14 +41,12 @@ MAX_ELEMENTS = 4096
 class Permutation(NamedTuple):
     """The rows and tiles of a call. Only the first num_tiles[0] and num_rows[0] are defined."""
 
-    row_of_pair: (
-        torch.Tensor
-    )  # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
+    # [T, TOP_K] int32: row of the pair, -1 when its expert is not local
+    row_of_pair: torch.Tensor
     # [max_rows] int32: token * TOP_K + slot; `padding`, as passed to permute, in a padding row
     pair_of_row: torch.Tensor
-    tile_expert: (
-        torch.Tensor
-    )  # [max_tiles] int32: local expert of a tile of block_m rows
+    # [max_tiles] int32: local expert of a tile of block_m rows
+    tile_expert: torch.Tensor
     num_tiles: torch.Tensor  # [1] int32
     num_rows: torch.Tensor  # [1] int32, with the padding
     # [max_tiles, 2] int32: a tile's first row, and the end of its expert's rows; None where padded
@@ -179,9 +177,8 @@ def place_kernel(
         before = (other_named[:, None] == named[None, :]) & (
             other[:, None] < pair[None, :]
         )
-        row += tl.sum(
-            before.to(tl.int32), 0
-        )  # a reduction within threads, hardly across lanes
+        # a reduction within threads, hardly across lanes
+        row += tl.sum(before.to(tl.int32), 0)
 
     local = expert >= 0
     tl.store(row_of_pair_ptr + pair, tl.where(local, row, -1), mask=pair < num_pairs)
@@ -234,9 +231,8 @@ def permute(
     bins = 1 << (num_local_experts - 1).bit_length()
     tiles = max_tiles(num_tokens, top_k, num_local_experts, block_m)
     single = num_pairs <= GROUP
-    num_groups = -(
-        -num_pairs // GROUP
-    )  # not triton.cdiv, whose call takes microseconds
+    # not triton.cdiv, whose call takes microseconds
+    num_groups = -(-num_pairs // GROUP)
 
     row_of_pair = torch.empty_like(expert)
     sizes = (

@@ -14,9 +14,8 @@ import triton.language as tl
 
 BLOCK = 128
 FP8_MAX = 448.0
-LEAST_AMAX = (
-    1e-10  # so that the scale of a group of zeros, or nearly so, is a normal number
-)
+# so that the scale of a group of zeros, or nearly so, is a normal number
+LEAST_AMAX = 1e-10
 
 
 @triton.jit

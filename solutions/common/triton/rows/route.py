@@ -53,9 +53,8 @@ def route_kernel(
     lane = tl.arange(0, LANES)
     slot = tl.arange(0, SLOTS)
     expert = lane
-    if (
-        LANES > E and NUM_GROUPS > 1
-    ):  # a lane without an expert gets E, the number after the last
+    if LANES > E and NUM_GROUPS > 1:
+        # a lane without an expert gets E, the number after the last
         expert = lane // IN_GROUP * (E // NUM_GROUPS) + lane % IN_GROUP
         expert = tl.where(lane % IN_GROUP < E // NUM_GROUPS, expert, E)
 
@@ -67,9 +66,8 @@ def route_kernel(
         ).to(tl.float32)
     if RENORM:
         s = logits
-        selectable = tl.maximum(
-            logits, -3.0e38
-        )  # -inf is for experts that cannot be chosen
+        # -inf is for experts that cannot be chosen
+        selectable = tl.maximum(logits, -3.0e38)
     else:
         s = 1.0 / (1.0 + tl.exp(-logits))
         if LANES == E:
