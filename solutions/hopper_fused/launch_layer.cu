@@ -39,7 +39,8 @@ static_assert(kMaxTokens / Grouped::kRowAlign < 1 << kRowsBits &&
 static_assert(kMaxTokens * kHidden < (int64_t)1 << 32, "gemm1 addresses x with 32 bits");
 const int64_t kTokenLimit = kMaxTokens, kQuantiseLimit = kOneLaunch ? Config::kQuantiseTokens : 0;
 
-// Scratch that the calls of a stream share. All that stands before `fused.mask` is zero between calls.
+// Scratch that the calls of a stream share. All that stands before `fused.mask` is zero between calls,
+// but for the second set of counters, which queue_unusual sets to zero first.
 struct Scratch {
   alignas(1024) Counters grouped[kCounterSets];
   FusedScratch fused;

@@ -26,11 +26,11 @@ def test_no_name_is_cut_and_no_line_is_longer_than_the_terminal(width):
 def test_columns_are_left_out_from_the_right_and_named():
     lines = shown(table_of(NAMES, 10), 80)
     (row, *_) = rows_of(lines)
-    assert row == ["hopper_fused", *(f"{at}.0000" for at in range(4))]
+    assert row == ["hopper_fused", *(f"{at}.0000" for at in range(6))]
 
     below = " ".join(lines[-2:])
     for at in range(10):
-        assert (f"column {at}" in below) == (at >= 4)
+        assert (f"column {at}" in below) == (at >= 6)
 
 
 def test_nothing_is_left_out_where_there_is_room():

@@ -48,6 +48,7 @@ from flashinfer_bench.bench.utils import (  # noqa: F401
 from flashinfer_bench.compile import BuilderRegistry, Runnable
 from flashinfer_bench.compile.builders import python_builder
 from flashinfer_bench.data import SourceFile
+from pydantic import BaseModel
 
 from moebench.core.errors import CannotRun
 from moebench.judging import gpu_clock
@@ -86,6 +87,15 @@ CLOCK = clock_of_fib()
 
 
 # ---- Used by isolation/ and by FIB's runner
+
+
+def with_changes(config: BenchmarkConfig, **changes) -> BenchmarkConfig:
+    """Return a configuration of FIB with other values: 0.1.2 has a dataclass, its main branch a
+    model of pydantic.
+    """
+    if isinstance(config, BaseModel):
+        return config.model_copy(update=changes)
+    return replace(config, **changes)
 
 
 def is_elementwise(definition: Definition) -> bool:
@@ -288,17 +298,17 @@ class Worker(PersistentSubprocessWorker):
     def run_ref(self, definition, workload, config, *rest):
         """Run the reference and keep its baseline: inputs, expected outputs and time.
 
-        It is timed on a workload's first inputs alone: with `--runs` it would take most of a run's
-        time. Earlier baselines are dropped, as FIB releases none that it built after a restart.
-        Raises RuntimeError where an expected output is not finite.
+        A worker times it on a workload's first inputs alone: with `--runs` it would take most of a
+        run's time. Earlier baselines are dropped, as FIB releases none that it built after a
+        restart. Raises RuntimeError where an expected output is not finite.
         """
         key = (definition.name, workload.uuid)
-        known_ms = self.references_ms.get(key)
-        if known_ms is not None:
-            config = replace(config, profile_baseline=False)
+        reference_ms = self.references_ms.get(key)
 
         self._baselines.clear()
         try:
+            if reference_ms is not None:
+                config = with_changes(config, profile_baseline=False)
             handle = super().run_ref(definition, workload, config, *rest)
             baseline = self._baselines[handle]
             for expected in baseline.outputs:
@@ -312,8 +322,8 @@ class Worker(PersistentSubprocessWorker):
         finally:
             torch.cuda.empty_cache()
 
-        if known_ms is not None:
-            baseline.mean_latency_ms = known_ms
+        if reference_ms is not None:
+            baseline.mean_latency_ms = reference_ms
         self.references_ms[key] = baseline.mean_latency_ms
         return handle
 

@@ -143,9 +143,9 @@ def with_counters(
     """
     kernels = []
     for kernel in profile.kernels:
-        of_kernel = launches[launches.kernel == kernel.name]
+        kernel_launches = launches[launches.kernel == kernel.name]
         counters = []
-        for _, launch in of_kernel[list(METRICS)].iterrows():
+        for _, launch in kernel_launches[list(METRICS)].iterrows():
             counters.append(Counters(**launch.dropna()))
         kernels.append(kernel.model_copy(update={"counters": counters}))
 

@@ -21,8 +21,8 @@ def changes_table(rows: pd.DataFrame) -> Table:
     both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
     several_definitions = both.definition.nunique() > 1
-    of_mark = marked.mark.value_counts()
-    counts = [f"{of_mark.get(mark, 0)} {text}" for mark, text in MARKS.items()]
+    count_by_mark = marked.mark.value_counts()
+    counts = [f"{count_by_mark.get(mark, 0)} {text}" for mark, text in MARKS.items()]
 
     sides = []
     for side in ("before", "after"):

@@ -231,11 +231,15 @@ def times_table(rows: pd.DataFrame) -> Table:
 
     rows: of one definition, GPU, clock and tolerance.
     """
-    table = workload_cells(rows, time_cell)
-    bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
-    table.insert(1, "bound", decimals(bounds, 3).values)
-    return Table.of_frame(
-        table,
+    cells = workload_cells(rows, time_cell)
+    tokens = cells.index.get_level_values("tokens")
+    bounds = decimals(rows.groupby(["tokens", "uuid"]).bound_ms.max(), 3)
+    table_rows = []
+    for count, bound, times in zip(tokens, bounds, frame_rows(cells), strict=True):
+        table_rows.append([count, bound, *times])
+    return Table(
+        ["T", "bound", *cells.columns],
+        [table_rows],
         title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
         caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
         word_columns=0,
@@ -247,9 +251,14 @@ def rates_table(rows: pd.DataFrame) -> Table:
 
     rows: of one definition, GPU, clock and tolerance.
     """
-    table = workload_cells(rows, rate_cell)
-    return Table.of_frame(
-        table,
+    cells = workload_cells(rows, rate_cell)
+    tokens = cells.index.get_level_values("tokens")
+    table_rows = []
+    for count, rates in zip(tokens, frame_rows(cells), strict=True):
+        table_rows.append([count, *rates])
+    return Table(
+        ["T", *cells.columns],
+        [table_rows],
         title=title(rows, "TFLOP/s / TB/s"),
         caption=RATES_CAPTION,
         word_columns=0,
@@ -259,14 +268,14 @@ def rates_table(rows: pd.DataFrame) -> Table:
 def workload_cells(
     rows: pd.DataFrame, cell_of: Callable[..., Cell | None]
 ) -> pd.DataFrame:
-    """Return a row for each workload: T, and a cell for each solution, the best solution first.
+    """Return a row for each workload, by T and uuid, and a column for each solution, the best one
+    first.
 
     cell_of: makes a cell of a solution's row, as itertuples yields it.
     """
     cells = rows.assign(cell=[cell_of(row) for row in rows.itertuples()])
     table = cells.pivot(index=["tokens", "uuid"], columns="solution", values="cell")
-    in_order = table[by_solution(rows).index]
-    return in_order.droplevel("uuid").reset_index(names="T")
+    return table[by_solution(rows).index]
 
 
 def time_cell(row) -> Cell:

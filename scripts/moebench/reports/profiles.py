@@ -93,6 +93,8 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
 
     table = pd.DataFrame(texts, index=[*names, *CALL_ROWS], columns=list(uuids))
     table = table.dropna(how="all").reset_index()
+    if table.empty:
+        return []
     table.insert(0, "solution", "")
     table.loc[0, "solution"] = record.solution
     return frame_rows(table)

@@ -249,15 +249,15 @@ def figures_of(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     the workloads that passed, on how many it is the fastest or tied with it, and the least share of
     elements within each tolerance.
     """
-    of_solution = rows.groupby("solution")
-    figures = pd.DataFrame(index=of_solution.groups)
+    solutions = rows.groupby("solution")
+    figures = pd.DataFrame(index=solutions.groups)
     if plan.device.on_gpu:
-        figures["mean ms"] = decimals(of_solution.ms.mean(), 4)
-        figures["speed-up"] = decimals(of_solution.speedup.mean(), 1, "x")
+        figures["mean ms"] = decimals(solutions.ms.mean(), 4)
+        figures["speed-up"] = decimals(solutions.speedup.mean(), 1, "x")
         if timed_calls(plan.protocol) != 1:
-            figures["fastest"] = of_solution.tied.sum().astype(object)
+            figures["fastest"] = solutions.tied.sum().astype(object)
     for name in TOLERANCES:
-        least = of_solution[f"matched_{name}"].min()
+        least = solutions[f"matched_{name}"].min()
         if least.notna().any():
             figures[name] = decimals(least, 4)
     return figures
@@ -281,8 +281,8 @@ def not_passed(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[
     failed = rows[~rows.passed]
     notes = []
     for name in part.solutions:
-        of_solution = failed[failed.solution == name]
-        for status, of_status in of_solution.groupby("status"):
+        solutions = failed[failed.solution == name]
+        for status, of_status in solutions.groupby("status"):
             sizes = "T=" + of_status.tokens.astype(str)
             where = of_status.uuid.map(labels).fillna(sizes)
             notes.append(f"{name}: {status} on {', '.join(where)}")

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
-from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -25,14 +25,31 @@ STYLES = {
 
 # Widths in characters
 UNLIMITED = 10_000  # of a file or a pipe, which no line exceeds
-SENTENCE = 20  # least width of a column of words, whose texts are broken into lines
+SENTENCE = 20  # least width of a column of words whose texts are broken into lines
 TEXT_WIDTH = 100  # of captions and notes, unless their table is wider
+COLUMN_EDGES = 3  # of each column: a space on both sides, and the rule to its right
+TABLE_EDGE = 1  # the rule on the left
 
 
 def console() -> Console:
     """Return what commands print on: the terminal, or a file or pipe, whose lines are never cut."""
     width = None if sys.stdout.isatty() else UNLIMITED
     return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, measured in characters.
+
+    place: in a row, from 0. width: of the longest text. least: how narrow the column can be, if
+    headings and sentences are broken into lines.
+    """
+
+    place: int
+    name: str
+    is_words: bool
+    width: int
+    least: int
 
 
 @dataclass(frozen=True)
@@ -47,83 +64,113 @@ class InTerminal:
 
     def __rich_console__(self, screen: Console, options: ConsoleOptions) -> Iterator:
         table = self.table
-        places = shown_places(table, screen, options)
-        rich_table = drawn(table, places, options.max_width)
+        max_width = options.max_width
+        columns = []
+        for place in range(len(table.head)):
+            columns.append(measured_column(table, place, max_width))
+        shown = fitting(table, columns, max_width)
+        widths = shown_widths(shown, max_width)
+
         if table.title:
             yield Text(printable(table.title), overflow="fold")
-        yield rich_table
+        yield drawn(table, shown, widths)
 
-        texts = [
-            left_out(table, places, options.max_width),
-            table.caption,
-            *table.notes,
-        ]
-        table_width = screen.measure(rich_table, options=options).maximum
-        text_width = min(options.max_width, max(TEXT_WIDTH, table_width))
+        texts = [left_out(columns, shown, max_width), table.caption, *table.notes]
+        table_width = total_width(widths)
+        text_width = min(max_width, max(TEXT_WIDTH, table_width))
         for text in filter(None, texts):
             below = Text(printable(text), overflow="fold")
             yield from screen.render(below, options.update(width=text_width))
 
 
-def shown_places(table: Table, screen: Console, options: ConsoleOptions) -> list[int]:
-    """Return the places in a row, from 0, of the columns for which a terminal has room: those of
-    the keys, then the important ones, then the others from the left.
-    """
-    others = list(range(table.key_columns, len(table.head)))
-    others.sort(key=lambda place: table.head[place] not in table.important)
-    without_limit = options.update(width=UNLIMITED)
-
-    shown = list(range(table.key_columns))
-    for place in others:
-        places = sorted([*shown, place])
-        rich_table = drawn(table, places, options.max_width)
-        least_width = screen.measure(rich_table, options=without_limit).minimum
-        if least_width <= options.max_width:
-            shown = places
-    return shown
-
-
-def left_out(table: Table, shown: list[int], max_width: int) -> str:
+def left_out(columns: list[Column], shown: list[Column], max_width: int) -> str:
     """Return a sentence with the columns that are not shown, "" where all are."""
-    names = [
-        one_line(name) for place, name in enumerate(table.head) if place not in shown
-    ]
+    names = [column.name for column in columns if column not in shown]
     if not names:
         return ""
     terminal = f"the terminal is {max_width} characters wide"
     return f"Left out, as {terminal}: {', '.join(names)}."
 
 
-def drawn(table: Table, places: list[int], max_width: int) -> RichTable:
-    """Return rich's table of the columns at these places."""
-    columns = [column_at(place, table, max_width) for place in places]
-    rich_table = RichTable(*columns, box=box.HEAVY_HEAD)
+def measured_column(table: Table, place: int, max_width: int) -> Column:
+    """Return a table's column at this place, measured.
+
+    Texts of a column of words may be broken into lines; those of the first column only where they
+    would take more than two thirds of the terminal.
+    """
+    heading = one_line(table.head[place])
+    texts = [as_cell(row[place]).text for row in table.rows]
+    is_words = place < table.word_columns
+
+    least = longest(texts)
+    if place == 0:
+        least = min(least, max_width * 2 // 3)
+    elif is_words:
+        unbroken = longest_word(texts)
+        least = min(least, max(SENTENCE, unbroken))
+    least = max(least, longest_word([heading]))
+    return Column(place, heading, is_words, longest([heading, *texts]), least)
+
+
+def longest(texts: list[str]) -> int:
+    """Return the width of the widest of these texts."""
+    return max(map(cell_len, texts), default=0)
+
+
+def longest_word(texts: list[str]) -> int:
+    """Return the width of the widest word in these texts."""
+    return longest(" ".join(texts).split())
+
+
+def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]:
+    """Return the columns for which a terminal has room, in their order."""
+    others = columns[table.key_columns :]
+    others.sort(key=lambda column: column.name not in table.important)
+
+    chosen = columns[: table.key_columns]
+    for column in others:
+        widths = [each.least for each in [*chosen, column]]
+        if total_width(widths) <= max_width:
+            chosen.append(column)
+    return sorted(chosen, key=lambda column: column.place)
+
+
+def shown_widths(columns: list[Column], max_width: int) -> list[int]:
+    """Return the widths of the shown columns. What room is left goes to columns whose texts would
+    be broken.
+    """
+    widths = [column.least for column in columns]
+    while (
+        total_width(widths) > max_width and max(widths) > 1
+    ):  # the keys alone are too wide
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
+
+    for at, column in enumerate(columns):
+        space = max(max_width - total_width(widths), 0)
+        broken = column.width - column.least
+        widths[at] += min(space, broken)
+    return widths
+
+
+def total_width(widths: list[int]) -> int:
+    return TABLE_EDGE + sum(widths) + COLUMN_EDGES * len(widths)
+
+
+def drawn(table: Table, columns: list[Column], widths: list[int]) -> RichTable:
+    """Return rich's table of these columns."""
+    rich_table = RichTable(box=box.HEAVY_HEAD)
+    for column, width in zip(columns, widths, strict=True):
+        heading = Text(column.name)
+        justify = "left" if column.is_words else "right"
+        rich_table.add_column(heading, justify=justify, overflow="fold", width=width)
+
     for section in table.sections:
         for row in section:
-            cells = [terminal_cell(row[place]) for place in places]
-            rich_table.add_row(*cells)
+            entries = [row[column.place] for column in columns]
+            rich_table.add_row(*map(terminal_cell, entries))
         rich_table.add_section()
     return rich_table
-
-
-def column_at(place: int, table: Table, max_width: int) -> Column:
-    """Return rich's column, whose texts it may break into lines if they are words; those of the
-    first column only where they would take more than two thirds of the terminal.
-    """
-    is_words = place < table.word_columns
-    justify = "left" if is_words else "right"
-    heading = Text(one_line(table.head[place]))
-    column = Column(heading, justify=justify, overflow="fold")
-
-    texts = [heading, *(terminal_cell(row[place]) for row in table.rows)]
-    longest = max(text.cell_len for text in texts)
-    if place == 0:
-        column.width = min(longest, max_width * 2 // 3)
-    elif is_words:
-        column.min_width = min(longest, SENTENCE)
-    else:
-        column.width = longest
-    return column
 
 
 def terminal_cell(entry: Entry) -> Text:

@@ -102,7 +102,7 @@ class IsolatedRunner:
         `run_workload`.
         """
         fresh = workload.model_copy(update={"uuid": f"{FRESH} {workload.uuid}"})
-        one_trial = replace(config, num_trials=1)
+        one_trial = fib.with_changes(config, num_trials=1)
         job = self.new_job(definition, fresh, one_trial, root, is_timed=False)
         for solution in solutions:
             yield self.examine(job, solution)

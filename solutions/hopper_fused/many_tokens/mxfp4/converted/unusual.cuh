@@ -3,9 +3,10 @@
 // a scale that is NaN, makes the layer unusual. mxfp4_gemm1 and mxfp4_gemm2 are launched behind them, with counters of
 // their own, and queues that are empty unless the layer is unusual; else they compute all of h and y again.
 //
-// A layer that is not unusual has the bits that mxfp4_gemm1 and mxfp4_gemm2 would give it, as far as was measured. They
-// may differ where a row's window is another one: with groups of zeros whose exponent is above all others', which move it
-// here alone, and with groups far below the others, whose values are subnormal in one of two windows.
+// A layer that is not unusual has the bits that mxfp4_gemm1 and mxfp4_gemm2 would give it, but where a row's window is
+// another one: with groups of zeros whose exponent is above all others', which move it here alone (measured: 12 to 1816 of
+// 12 to 22 million values of the output differ), and perhaps with groups far below the others, whose values are subnormal
+// in one of two windows (measured to 2^16 below: none differ).
 #pragma once
 #include "common/cuda/layer/weights.cuh"
 #include "hopper_fused/many_tokens/grouped_layer.cuh"
