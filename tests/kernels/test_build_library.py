@@ -27,7 +27,10 @@ TEXTS = {
     "there/two.cuh": "#define TWO 2\n",
 }
 KERNEL = "__global__ void fill(float* out) { out[0] = 1; }\n"
+# SIGINT interrupts it also where the tests run in a shell's background, which ignores SIGINT.
 PROGRAM = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from solutions.common.host.build_library import build_library
 build_library("tiny", {TEXTS!r})
 """
