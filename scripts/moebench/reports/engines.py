@@ -6,6 +6,9 @@ sentences from the same records, which programs there wrote:
 records/engines/vllm.jsonl        vllm/measure.py, tensor_parallel.py: a run of vLLM's client at one
                                   concurrency; vllm/logprobs.py: a comparison of logprobs
 records/engines/sglang.jsonl      sglang.benchmark.one_batch and sglang/moe_share.py: a run
+records/engines/sglang_servers.jsonl
+                                  sglang/two_servers.py: a run of SGLang's client at one
+                                  concurrency
 records/engines/flashinfer.jsonl  tests/support/engines/applied_call.py: a call by Trace Apply
 """
 
@@ -29,7 +32,7 @@ PROMPTS = {"many tokens": "long", "few tokens": "short"}
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity in a record of vLLM's client. digits: after the decimal point.
+    """A quantity in a record of an engine's client. digits: after the decimal point.
 
     compared: whether its change against the first column's is shown.
     """
@@ -53,9 +56,18 @@ def json_lines(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def vllm_runs(layers: int) -> pd.DataFrame:
-    """Return the runs of vLLM with so many layers of a model, a row for each concurrency."""
-    runs = pd.json_normalize(json_lines("vllm.jsonl"))
+def vllm_runs(layers: int, since: str = "", until: str = "~") -> pd.DataFrame:
+    """Return the runs of vLLM's client on servers of so many layers, a row for each run.
+
+    since, until: of the runs' dates, "2026-11-27 07:13"; until is not included.
+    """
+    runs = server_runs("vllm.jsonl", layers)
+    return runs[(runs.date >= since) & (runs.date < until)]
+
+
+def server_runs(name: str, layers: int) -> pd.DataFrame:
+    """Return the runs of a client, in a file of records/engines/, on servers of so many layers."""
+    runs = pd.json_normalize(json_lines(name))
     return runs[runs["model.num_hidden_layers"] == layers]
 
 
@@ -66,16 +78,11 @@ def with_change(value: float, before: float, digits: int) -> str:
     return f"{decimal(value, digits)} ({value / before - 1:+.1%})"
 
 
-def vllm_table(
-    layers: int, backends: list[str], since: str = "", until: str = "~"
-) -> Table:
-    """Return the medians over all runs of some backends, a row for each concurrency.
+def servers_table(runs: pd.DataFrame, backends: list[str]) -> Table:
+    """Return the medians over runs of servers, a row for each concurrency.
 
-    layers: of the model. backends: keys of EXPERTS_BY; the others' times are compared with the
-    first one's. since, until: of the runs' dates, "2026-11-27 07:13"; until is not included.
+    backends: keys of EXPERTS_BY; the others' times are compared with the first one's.
     """
-    runs = vllm_runs(layers)
-    runs = runs[(runs.date >= since) & (runs.date < until)]
     keys = [quantity.key for quantity in QUANTITIES]
     medians = runs.groupby(["concurrency", "backend"])[keys].median()
 
@@ -88,12 +95,12 @@ def vllm_table(
         row = [int(concurrency)]
         for quantity in QUANTITIES:
             values = medians.loc[concurrency, quantity.key]
-            row += vllm_cells(values.reindex(backends), quantity)
+            row += cells_of_backends(values.reindex(backends), quantity)
         rows.append(row)
     return Table(head, [rows], word_columns=0)
 
 
-def vllm_cells(values: pd.Series, quantity: Quantity) -> list[str]:
+def cells_of_backends(values: pd.Series, quantity: Quantity) -> list[str]:
     """Return the texts of one quantity of each backend."""
     first, *others = values
     texts = [decimal(first, quantity.digits)]

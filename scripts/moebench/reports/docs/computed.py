@@ -103,12 +103,8 @@ def sum_in_vllm(layers: int, concurrencies: list[int], since: str = "") -> list[
 
     since: of which date on.
     """
-    runs = engines.vllm_runs(layers)
-    tpot = (
-        runs[runs.date >= since]
-        .groupby(["backend", "concurrency"])
-        .median_tpot_ms.median()
-    )
+    runs = engines.vllm_runs(layers, since)
+    tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
     savings = 1 - tpot.solution_sum / tpot.solution
     return [percent(savings[each], 1) for each in concurrencies]
 
@@ -119,8 +115,8 @@ def vllm_runs_apart(layers: int, until: str) -> list[str]:
 
     until: before which date.
     """
-    runs = engines.vllm_runs(layers)
-    cells = runs[runs.date < until].groupby(["backend", "concurrency"])
+    runs = engines.vllm_runs(layers, until=until)
+    cells = runs.groupby(["backend", "concurrency"])
     texts = []
     for key in ("median_tpot_ms", "median_ttft_ms"):
         width = cells[key].max() / cells[key].min() - 1
@@ -149,6 +145,27 @@ def vllm_tpot(
         "concurrency"
     )
     return [decimal(runs.median_tpot_ms[each], 3) for each in concurrencies]
+
+
+@named
+def less_per_token_in_sglang(layers: int, concurrencies: list[int]) -> list[str]:
+    """Return how much less time per token a server with the solution takes than one with SGLang's
+    Triton kernels, in %, at each concurrency.
+    """
+    runs = engines.server_runs("sglang_servers.jsonl", layers)
+    tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
+    savings = 1 - tpot.solution / tpot.triton
+    return [percent(savings[each]) for each in concurrencies]
+
+
+@named
+def sglang_tpot_of_runs(layers: int, concurrency: int) -> list[str]:
+    """Return the ms per token of each run: of Triton's server, then of the solution's."""
+    runs = engines.server_runs("sglang_servers.jsonl", layers)
+    runs = runs[runs.concurrency == concurrency].sort_values("repeat")
+    tpot = runs.groupby("backend").median_tpot_ms
+    times = [*tpot.get_group("triton"), *tpot.get_group("solution")]
+    return [decimal(ms, 1) for ms in times]
 
 
 @named

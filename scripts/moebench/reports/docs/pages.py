@@ -218,11 +218,19 @@ def all_reduce_block() -> str:
 def vllm_block(
     layers: int, backends: list[str], since: str = "", until: str = "~"
 ) -> str:
-    """Return the table of servers with so many layers; see `engines.vllm_table`."""
-    return engines.vllm_table(layers, backends, since, until).markdown()
+    """Return the table of vLLM's servers with so many layers; see `engines.vllm_runs`."""
+    runs = engines.vllm_runs(layers, since, until)
+    return engines.servers_table(runs, backends).markdown()
+
+
+def sglang_block(layers: int, backends: list[str]) -> str:
+    """Return the table of SGLang's servers with so many layers."""
+    runs = engines.server_runs("sglang_servers.jsonl", layers)
+    return engines.servers_table(runs, backends).markdown()
 
 
 VLLM = "integrations/vllm/README.md"
+SGLANG = "integrations/sglang/README.md"
 OURS = ["triton", "solution"]
 TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block(headline_clock()),
@@ -258,9 +266,8 @@ TABLES: Tables = {
     ),
     (VLLM, "four-h100"): lambda: vllm_block(24, OURS, until="2026-11-27 01"),
     (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
-    ("integrations/sglang/README.md", "qwen3-30b"): lambda: engines.sglang_table(
-        24
-    ).markdown(),
+    (SGLANG, "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
+    (SGLANG, "four-h200"): lambda: sglang_block(24, OURS),
     ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
     ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
 }
