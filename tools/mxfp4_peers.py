@@ -7,7 +7,8 @@ the same sizes, on weights that were converted exactly. Every output is compared
 reference.
 
 Needs a Hopper GPU. The time is that of a call in a CUDA graph after a flush of L2, without the
-flush. Exit status: 0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
+flush. --record keeps what is printed as lines of records/mxfp4_peers.jsonl have it. Exit status:
+0, 1 for a wrong answer or without a GPU, 2 for bad arguments.
 """
 
 import argparse
@@ -15,22 +16,26 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 
 import torch
+import triton
 from flashinfer_bench.compile import BuilderRegistry
-from moebench.core.arguments import count
+from moebench.core.arguments import count, output_file
 from moebench.core.errors import CannotRun, UserError, exit_with
+from moebench.core.provenance import cuda_driver
 from moebench.judging.calling import seeded_inputs
 from moebench.judging.fib import normalize_result
-from moebench.judging.tolerances import TOLERANCES, matched_ratios
+from moebench.judging.tolerances import matched_ratios
 from moebench.models.mxfp4_to_fp8 import experts_to_fp8
 from moebench.operators import catalogue
 from moebench.operators.fp8 import mxfp4
 from moebench.packing import eligibility
 from moebench.packing.manifest import solutions_of
 from moebench.packing.pack import pack
+from moebench.reports.layer_times import PeerPoint
 
 CALLS = 20  # in a graph
 REPEATS = 15  # replays of the graph, of which the median is printed
@@ -166,20 +171,35 @@ def graph_ms(call: Callable[[], None]) -> float:
     return sorted(times)[REPEATS // 2]
 
 
-def line_on(peer: Peer, batch: Batch) -> tuple[str, bool]:
-    """Return the line to print for a peer, and whether its output is right."""
+def point_of(peer: Peer, key: str, batch: Batch, card: int) -> PeerPoint:
+    """Compare a peer's output with the reference, time a call, and return both."""
     output = torch.full_like(batch.expected, float("nan"))
     peer.call(output)
-    shares = matched_ratios(output, batch.expected)
-    is_right = shares["relaxed"] >= TOLERANCES["relaxed"].ratio
-
+    matched = matched_ratios(output, batch.expected)
     ms = time_without_flush(peer, output)
-    line = f"  {peer.name:28} {ms:8.4f} ms  prepared in {peer.prepare_ms:8.2f} ms"
-    for tolerance, share in shares.items():
+    return PeerPoint(
+        gpu=torch.cuda.get_device_name(),
+        card=card,
+        driver=cuda_driver(),
+        torch=torch.__version__,
+        triton=triton.__version__,
+        date=datetime.now(UTC).date().isoformat(),
+        definition=key,
+        tokens=len(batch.expected),
+        peer=peer.name,
+        us=round(1e3 * ms, 2),
+        prepared_ms=round(peer.prepare_ms, 2),
+        matched={name: round(share, 4) for name, share in matched.items()},
+    )
+
+
+def line_of(point: PeerPoint) -> str:
+    """Return the line to print for a point."""
+    line = f"  {point.peer:28} {point.us / 1e3:8.4f} ms"
+    line += f"  prepared in {point.prepared_ms:8.2f} ms"
+    for tolerance, share in point.matched.items():
         line += f"  {tolerance} {share:.4f}"
-    if not is_right:
-        line += "  WRONG"
-    return line, is_right
+    return line if point.is_right else f"{line}  WRONG"
 
 
 def time_without_flush(peer: Peer, output: torch.Tensor) -> float:
@@ -212,29 +232,30 @@ def peer_makers(key: str, batch: Batch) -> dict[str, Callable[[], Peer]]:
     return makers
 
 
-def time_all(key: str, num_tokens: int, only: list[str]) -> int:
-    """Print a line for each peer, and return how many gave a wrong output.
+def time_all(key: str, num_tokens: int, args: argparse.Namespace) -> int:
+    """Print a line for each peer, record it, and return how many gave a wrong output.
 
-    only: names of the peers to time; [] for all. For a peer that cannot run here or fails, the line
-    has the reason.
+    For a peer that cannot run here or fails, the line has the reason.
     """
     batch = batch_of(key, num_tokens)
     print(f"{key}, T={num_tokens}, {torch.cuda.get_device_name()}")
 
     wrong = 0
     for name, make in peer_makers(key, batch).items():
-        if only and name not in only:
+        if args.peers and name not in args.peers:
             continue
         try:
-            line, is_right = line_on(make(), batch)
+            point = point_of(make(), key, batch, args.card)
         except Exception as error:  # any: third-party kernels raise what they like
-            print(
-                f"  {name:28} {type(error).__name__}: {str(error).splitlines()[0]}",
-                flush=True,
-            )
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            print(f"  {name:28} {reason}", flush=True)
             continue
-        print(line, flush=True)
-        wrong += not is_right
+
+        print(line_of(point), flush=True)
+        if args.record:
+            with args.record.open("a", encoding="utf-8") as file:
+                file.write(f"{point.model_dump_json()}\n")
+        wrong += not point.is_right
     return wrong
 
 
@@ -251,6 +272,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--peers", nargs="+", default=[], metavar="NAME", help=peers_help
     )
+    parser.add_argument(
+        "--record", type=output_file, metavar="FILE", help="to which lines are added"
+    )
+    card_help = "in the record, to tell GPUs of one name apart; default: 1"
+    parser.add_argument("--card", type=count(), default=1, metavar="N", help=card_help)
     args = parser.parse_args(argv)
     if args.definition not in catalogue.mxfp4():
         listed = ", ".join(catalogue.mxfp4())
@@ -260,7 +286,7 @@ def main(argv: list[str]) -> int:
 
     wrong = 0
     for num_tokens in args.tokens:
-        wrong += time_all(args.definition, num_tokens, args.peers)
+        wrong += time_all(args.definition, num_tokens, args)
     return 1 if wrong else 0
 
 

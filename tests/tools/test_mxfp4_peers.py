@@ -3,6 +3,7 @@ same sizes.
 """
 
 import importlib.util
+from argparse import Namespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from moebench.judging.calling import seeded_inputs
 from moebench.operators import catalogue
 from moebench.operators.fp8 import mxfp4
 from moebench.operators.fp8.reference import dequantize
+from moebench.reports import layer_times
 
 spec = importlib.util.spec_from_file_location(
     "mxfp4_peers", paths.ROOT / "tools/mxfp4_peers.py"
@@ -59,3 +61,49 @@ def test_the_fp8_layer_is_the_one_of_the_same_sizes_if_there_is_one():
     assert peers.fp8_key_of("deepseek-v4-flash-mxfp4") == "deepseek-v4-flash-routed"
     assert peers.fp8_key_of("deepseek-v4-pro-ep8-mxfp4") == "deepseek-v4-pro-ep8-routed"
     assert peers.fp8_key_of("deepseek-v4-flash-tp4-mxfp4") is None
+
+
+def point(peer, relaxed):
+    return layer_times.PeerPoint(
+        gpu="NVIDIA H200",
+        card=1,
+        driver="580",
+        torch="2.11.0",
+        triton="3.6.0",
+        date="2026-11-27",
+        definition=SMALL,
+        tokens=8,
+        peer=peer,
+        us=12.5,
+        prepared_ms=0.0,
+        matched={"relaxed": relaxed},
+    )
+
+
+def test_every_peer_that_runs_is_recorded_and_wrong_ones_are_counted(
+    monkeypatch, tmp_path, capsys
+):
+    def fails():
+        raise RuntimeError("out of memory\nmore")
+
+    makers = {
+        "right": lambda: point("right", 1.0),
+        "fails": fails,
+        "wrong": lambda: point("wrong", 0.5),
+        "not asked for": lambda: point("not asked for", 1.0),
+    }
+    monkeypatch.setattr(peers, "batch_of", lambda *_: None)
+    monkeypatch.setattr(peers, "peer_makers", lambda *_: makers)
+    monkeypatch.setattr(peers, "point_of", lambda peer, *_: peer)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    record = tmp_path / "record.jsonl"
+    names = ["right", "fails", "wrong"]
+
+    arguments = Namespace(peers=names, card=1, record=record)
+    assert peers.time_all(SMALL, 8, arguments) == 1
+
+    kept = layer_times.read_lines(record, layer_times.PeerPoint)
+    assert [each.peer for each in kept] == ["right", "wrong"]
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == names
+    assert [line.endswith("WRONG") for line in lines] == [False, False, True]
