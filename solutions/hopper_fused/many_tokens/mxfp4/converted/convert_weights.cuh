@@ -45,7 +45,7 @@ __device__ __forceinline__ int largest_byte(const uint8_t* bytes) {
     low = __vmaxu2(low, word << 8);
   };
   if constexpr (kBytes % 16 == 0) {
-#pragma unroll 4
+#pragma unroll 8
     for (int i = 0; i < kBytes / 16; i++) {
       const uint4 v = __ldg(reinterpret_cast<const uint4*>(bytes) + i);
       add(v.x), add(v.y), add(v.z), add(v.w);
@@ -99,7 +99,7 @@ __device__ __forceinline__ uint32_t convert_four(uint32_t codes, uint32_t signs,
   return permute_bytes(magnitudes.low, magnitudes.high, codes) + 2 * permute_bytes(0, 0x40404040u, signs);
 }
 __device__ __forceinline__ uint2 convert_eight(uint32_t packed, const Magnitudes& magnitudes) {
-  const uint32_t codes = packed & 0x77777777u, signs = ~packed | 0x44444444u;
+  const uint32_t codes = packed & 0x77777777u, signs = ~(packed & 0xbbbbbbbbu);
   return {convert_four(codes, signs, magnitudes), convert_four(codes >> 16, signs >> 16, magnitudes)};
 }
 

@@ -77,6 +77,31 @@ __device__ __forceinline__ void load_packed(Smem& smem, typename Smem::PackedPip
   packed.advance();
 }
 
+// A producer thread's share of x, as cp_async_rows_of_x copies it. With 40 registers ptxas computed both addresses anew
+// for each row, from constant memory, one row after the other: 900 cycles of a K block's 1800. So x's address is
+// counted up, and a row's place in shared memory is an immediate.
+struct Gather {
+  unsigned x_offset[kRowsPerThread];
+  uint64_t x;       // of the K block
+  uint32_t smem_a;  // the place of the thread's vector in its first row, in stage 0
+
+  // Copies a K block's rows.
+  __device__ __forceinline__ void copy(int stage) const {
+    const uint32_t to = smem_a + stage * (int)Grouped::kATileBytes;
+#pragma unroll
+    for (int i = 0; i < kRowsPerThread; i++)
+      if (x_offset[i] != kNoRow)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * kRowsAtOnce * kBlockK),
+                     "l"(x + x_offset[i])
+                     : "memory");
+  }
+  // The empty statement keeps the compiler from computing x from the number of the K block.
+  __device__ __forceinline__ void next_k_block() {
+    x += kBlockK;
+    asm volatile("" : "+l"(x));
+  }
+};
+
 // For all producer threads; as load_gemm1.
 template <class Smem>
 __device__ __forceinline__ void load_converted_gemm1(
@@ -84,6 +109,8 @@ __device__ __forceinline__ void load_converted_gemm1(
   const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
   const int thread = threadIdx.x % kProducerThreads, row = thread / kVectorsPerRow, vector = thread % kVectorsPerRow;
   const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, vector * 16);
+  Gather gather;
+  gather.smem_a = smem_addr(smem.a[0][0] + at);
   if (thread == 0) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
   typename Smem::Pipeline pipe;
   typename Smem::PackedPipeline packed;
@@ -95,8 +122,8 @@ __device__ __forceinline__ void load_converted_gemm1(
   WorkTile tile;
   while (scheduler.get_next_tile(tile, rank)) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
-    unsigned x_offset[kRowsPerThread];
-    find_rows_of_x(x_offset, args, tile, row, vector);
+    find_rows_of_x(gather.x_offset, args, tile, row, vector);
+    gather.x = (uint64_t)__cvta_generic_to_global(args.x);
 #pragma unroll 1
     for (int k = 0; k < kNumKBlocks1; k++) {
       const int stage = pipe.stage;
@@ -108,8 +135,9 @@ __device__ __forceinline__ void load_converted_gemm1(
         bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, l2_evict_last());
       }
       __syncwarp();
-      cp_async_rows_of_x(smem.a[stage][0] + at, args.x + k * kBlockK, x_offset);
+      gather.copy(stage);
       cp_async_mbar_arrive(full);
+      gather.next_k_block();
       if (thread == 0) {
         const int ahead = k + Smem::kAhead;
         if (ahead < kNumKBlocks1) load_packed(smem, packed, map, tile, ahead, rank, weight_policy);
