@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import torch
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core.arguments import count
-from moebench.core.errors import CannotRun, UserError, exit_with
+from moebench.core.errors import CannotRun, UserError, exit_with, first_line
 from moebench.judging.calling import seeded_inputs
 from moebench.judging.fib import normalize_result
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
@@ -102,7 +102,7 @@ def peer_of(name: str, key: str, batch: Batch) -> Peer:
     if not hasattr(module, "prepare"):
         return Peer(name, partial(runnable, *batch.inputs.values()))
 
-    weights = [batch.inputs[each] for each in WEIGHTS]
+    weights = [batch.inputs[input_name] for input_name in WEIGHTS]
     prepared, prepare_ms = timed(partial(module.prepare, weights))
 
     def call(output: torch.Tensor) -> None:
@@ -117,10 +117,11 @@ def converted_peer(name: str, key: str, batch: Batch) -> Peer:
     key: of the FP8 definition with the sizes of the MXFP4 one.
     """
     runnable = built(name, key)
-    inputs = dict(batch.inputs)
-    converted, prepare_ms = timed(partial(as_fp8, inputs))
-    inputs |= converted
-    values = [inputs[each] for each in catalogue.definition(key).inputs]
+    converted, prepare_ms = timed(partial(as_fp8, batch.inputs))
+
+    inputs = batch.inputs | converted
+    layer = catalogue.definition(key)
+    values = [inputs[input_name] for input_name in layer.inputs]
     return Peer(f"{name}, in FP8", partial(runnable, *values), prepare_ms)
 
 
@@ -228,10 +229,7 @@ def time_all(key: str, num_tokens: int, only: list[str]) -> int:
         try:
             line, is_right = line_on(make(), batch)
         except Exception as error:  # any: third-party kernels raise what they like
-            print(
-                f"  {name:28} {type(error).__name__}: {str(error).splitlines()[0]}",
-                flush=True,
-            )
+            print(f"  {name:28} {first_line(error)}", flush=True)
             continue
         print(line, flush=True)
         wrong += not is_right
