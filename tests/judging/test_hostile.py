@@ -12,7 +12,6 @@ import judged
 import psutil
 import pytest
 import torch
-from moebench.core import paths
 from moebench.judging.isolation import runner
 from plain_solution import RIGHT, solution, source
 
@@ -134,13 +133,6 @@ HOSTILE = {
     "leaves_a_child": Hostile("PASSED", lines(RIGHT, LEAVES_A_CHILD)),
     "good": Hostile("PASSED", RIGHT),
 }
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch, no_gpu):
-    """The folder in which a command finds solutions."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    return tmp_path
 
 
 def run(folder, names, *arguments):

@@ -216,12 +216,6 @@ def test_gemm2_mxfp4_bf16(module, draw, blocks):
 
 
 TOKEN_TENSORS = ("hidden_states", "hidden_states_scale", "topk_ids")
-WEIGHTS = (
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-)
 
 
 class Launches:
@@ -259,7 +253,9 @@ def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
     assert [len(tokens) for tokens in by_place[0]] == shares
     for name, parts in zip(TOKEN_TENSORS, by_place[:3], strict=True):
         check_parts(parts, values[name])
-    for name, weights in zip(WEIGHTS, by_place[4:8], strict=True):
+    for name, weights in zip(
+        layer_inputs.WEIGHTS_AND_SCALES, by_place[4:8], strict=True
+    ):
         for weight in weights:
             assert weight is values[name]
     assert values["output"].isfinite().all()

@@ -68,14 +68,7 @@ def check(library, layer, arguments, ctas=0):
     return output
 
 
-def cases():
-    parameters = []
-    for layer_key, counts in COUNTS.items():
-        parameters += [(layer_key, num_tokens) for num_tokens in counts]
-    return parameters
-
-
-@pytest.mark.parametrize(("layer_key", "num_tokens"), cases())
+@pytest.mark.parametrize(("layer_key", "num_tokens"), stage_build.cases(COUNTS))
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
     check(libraries[layer_key, OWN], *inputs(layer_key, num_tokens))
 

@@ -13,13 +13,13 @@ def test_what_was_measured_is_served_and_under_its_name():
     """No rule has lost a layer, and no packed name is another now."""
     recorded = set()
     for file in paths.ROOT.glob("traces/moe/*.jsonl"):
-        recorded |= {
-            (trace.solution, trace.definition) for trace in trace_files.read_saved(file)
-        }
+        for trace in trace_files.read_saved(file):
+            recorded.add((trace.solution, trace.definition))
 
     packed = set()
     for name in manifest.solution_names():
-        packed |= {(each.name, each.definition) for each in pack.pack(name).values()}
+        for solution in pack.pack(name).values():
+            packed.add((solution.name, solution.definition))
 
     assert len(recorded) > 50
     assert recorded <= packed

@@ -74,7 +74,8 @@ def unproven(built, tmp_path):
         if not objections:
             return []
         (line,) = objections
-        return list(map(int, re.search("T=(.*?);", line)[1].split(", ")))
+        listed = re.search("T=(.*?);", line)[1]
+        return [int(count) for count in listed.split(", ")]
 
     return tokens
 
@@ -100,8 +101,9 @@ def test_runs_spread_over_machines_prove_the_one_with_the_most(unproven):
 def test_the_newest_run_of_a_workload_counts(unproven):
     right = record(TINY, **CONTEST)
     failed = record(TINY, status="RUNTIME_ERROR", day="2026-02-01", **CONTEST)
-    assert unproven(right[:-1]) == TOKENS[-1:]
-    assert unproven([*right[:-1], failed[-1]]) == TOKENS[-1:]
+    all_but_one = right[:-1]
+    assert unproven(all_but_one) == TOKENS[-1:]
+    assert unproven([*all_but_one, failed[-1]]) == TOKENS[-1:]
     assert unproven([*right, failed[0]]) == TOKENS[:1]
 
 

@@ -96,8 +96,10 @@ def test_experts_in_mxfp4_are_half_of_those_in_fp8():
     in_fp8 = read(config, Assumptions(fp8=True))
     sizes = checkpoint.on(8)
     weights = 3 * 4096 * 2048
-    assert checkpoint.operator.expert_bytes(sizes) == weights // 2 + weights // 32
-    assert in_fp8.operator.expert_bytes(sizes) == weights + 4 * weights // 128**2
+    mxfp4_bytes = weights // 2 + weights // 32
+    fp8_bytes = weights + 4 * weights // 128**2
+    assert checkpoint.operator.expert_bytes(sizes) == mxfp4_bytes
+    assert in_fp8.operator.expert_bytes(sizes) == fp8_bytes
 
 
 def test_experts_with_biases_are_another_layer():
@@ -316,7 +318,8 @@ def test_a_layer_with_its_shared_experts_is_the_definition_that_includes_them():
         (8, 1, "deepseek-v3-ep8"),
         (1, 8, "deepseek-v3-tp8"),
     ):
-        names = catalogue.names(checkpoint.on(ranks, tensor_ranks, shared=1))
+        sizes = checkpoint.on(ranks, tensor_ranks, shared=1)
+        names = catalogue.names(sizes)
         keys = {form: catalogue.by_name()[name] for form, name in names.items()}
         assert keys == {
             "sigmoid-bias": f"{key}-shared",

@@ -18,8 +18,9 @@ SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 def test_reference_computes_what_the_definition_describes():
     inputs = arguments("bf16_small", 5, "cpu")
     del inputs["output"]
-    x, _, weights, w13, w2 = (tensor.double() for tensor in inputs.values())
-    ids = inputs["expert_ids"]
+    x, ids, *others = inputs.values()
+    x = x.double()
+    weights, w13, w2 = (tensor.double() for tensor in others)
 
     expected = torch.zeros_like(x)
     for token, slot in np.ndindex(*ids.shape):

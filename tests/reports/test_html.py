@@ -40,7 +40,9 @@ def inflated(page, name):
 def results_of(page):
     """Return the rows, a dict each, and what else the page knows of them."""
     results = json.loads(inflated(page, "RESULTS"))
-    rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
+    rows = []
+    for row in results["rows"]:
+        rows.append(dict(zip(results["columns"], row, strict=True)))
     return rows, results
 
 

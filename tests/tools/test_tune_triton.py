@@ -201,7 +201,8 @@ def test_a_search_goes_on_where_it_was_interrupted_and_keeps_what_is_faster(
         search.run([50.0, 50.0])
     assert search.run([50.0, 50.0]) is search.present  # nothing was faster
     assert search.measured == [*CANDIDATES, CANDIDATES[3]]
-    assert [us for _, us in json.loads(search.record.read_text())] == [46, 42, 46, 42]
+    pairs = json.loads(search.record.read_text())
+    assert [us for _, us in pairs] == [46, 42, 46, 42]
 
     choice = search.run([50.0, 49.0])
     assert len(search.measured) == 5

@@ -225,7 +225,11 @@ def test_a_huge_batch_is_right_or_refused(layer, layer_key, num_tokens):
 # ---- what a call leaves ----
 
 
-ROW_COUNTS = [9, *(pytest.param(count, marks=pytest.mark.gpu) for count in (700, 9000))]
+ROW_COUNTS = [
+    9,
+    pytest.param(700, marks=pytest.mark.gpu),
+    pytest.param(9000, marks=pytest.mark.gpu),
+]
 
 
 @serving("full", "small")

@@ -191,7 +191,8 @@ def whole_arguments(num_tokens, weights):
     """Return arguments in bf16, in the order of a call."""
     draw = Draw(DEVICE, num_tokens)
     x = draw.normal(num_tokens, weights["gemm1_weights"].shape[2]).bfloat16()
-    ids = draw.order(num_tokens, NUM_EXPERTS)[:, :TOP_K].to(torch.int32).contiguous()
+    order = draw.order(num_tokens, NUM_EXPERTS)
+    ids = order[:, :TOP_K].to(torch.int32).contiguous()
     factors = draw.uniform(num_tokens, TOP_K)
     return [x, ids, factors, *weights.values(), 0, torch.empty_like(x)]
 

@@ -32,6 +32,14 @@ def sources(layer_key):
     return texts
 
 
+def cases(counts):
+    """Return (layer key, number of tokens) of each test. counts: layer key -> numbers of tokens."""
+    pairs = []
+    for layer_key, token_counts in counts.items():
+        pairs += [(layer_key, num_tokens) for num_tokens in token_counts]
+    return pairs
+
+
 def problem_header(layer):
     """Return problem.cuh for sizes that no definition has, without the activation."""
     lines = ["#pragma once"]
