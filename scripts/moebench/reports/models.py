@@ -144,7 +144,8 @@ def speeds_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
     table_rows = []
     for each in measured:
-        table_rows.append([each.layer.name, *speed_texts(each.rows, each.layer.key)])
+        layer = each.layer
+        table_rows.append([layer.name, *speed_texts(each.rows, layer.key)])
     return Table(["model", *token_heads(TOKENS)], [table_rows], caption=SPEEDS_CAPTION)
 
 

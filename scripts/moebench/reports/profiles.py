@@ -91,7 +91,8 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
         texts[profile.uuid] = profile_texts(profile, has_bound)
         names |= dict.fromkeys(profile.stages)
 
-    table = pd.DataFrame(texts, index=[*names, *CALL_ROWS], columns=list(uuids))
+    row_names = [*names, *CALL_ROWS]
+    table = pd.DataFrame(texts, index=row_names, columns=list(uuids))
     table = table.dropna(how="all").reset_index()
     if table.empty:
         return []

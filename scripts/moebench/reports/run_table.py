@@ -187,10 +187,9 @@ def table(
     figures = figures_of(plan, rows)
     missing = missing_workloads(rows, outcomes)
 
+    passed = [passed_cell(rows, name, missing[name]) for name in part.solutions]
     shown = figures.reindex(part.solutions).reset_index(names="solution")
-    shown.insert(
-        1, "passed", [passed_cell(rows, name, missing[name]) for name in part.solutions]
-    )
+    shown.insert(1, "passed", passed)
 
     notes = captions(figures.columns)
     for outcome in outcomes:
