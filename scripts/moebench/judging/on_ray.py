@@ -246,9 +246,8 @@ class ClusterRun:
 
     def evaluating(self) -> int:
         """Return how many actors evaluate a task; the others of `assignments` start."""
-        return sum(
-            assignment.task is not None for assignment in self.assignments.values()
-        )
+        assignments = self.assignments.values()
+        return sum(assignment.task is not None for assignment in assignments)
 
     def assign(self) -> None:
         """Give idle actors waiting tasks, or end them; start actors for what waits, if there are
@@ -303,9 +302,8 @@ class ClusterRun:
             alone = replace(task, names=(name,))
             reason = type(error).__name__
             if not self.try_again(alone, reason):
-                yield Outcome(
-                    alone, lost={name: f"what ran it died twice: {last_line(error)}"}
-                )
+                reason = f"what ran it died twice: {last_line(error)}"
+                yield Outcome(alone, lost={name: reason})
 
     def try_again(self, task: Task, reason: str) -> bool:
         """Put a task back, unless that was done before; return whether it waits again."""

@@ -163,9 +163,10 @@ class Planner:
             return list(dict.fromkeys(map(catalogue.definition_named, keys)))
 
         names_solutions = self.request.solutions or self.third_party
-        order = (
-            self.served_definitions() if names_solutions else dataset.names(self.root)
-        )
+        if names_solutions:
+            order = self.served_definitions()
+        else:
+            order = dataset.names(self.root)
         return self.definitions_here(order)[:1]
 
     def definitions_here(self, order: list[str]) -> list[str]:
@@ -270,9 +271,8 @@ class Planner:
         layer_key = catalogue.by_name().get(definition_name)
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
-        return {}, [
-            f"{name}: SKIPPED: does not serve {definition_name}" for name in names
-        ]
+        reason = f"SKIPPED: does not serve {definition_name}"
+        return {}, [f"{name}: {reason}" for name in names]
 
     def fitting(
         self, definition: Definition, candidates: list[LabelledWorkload]

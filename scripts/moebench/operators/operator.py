@@ -206,9 +206,8 @@ def module_source(
 
     texts = [head]
     for function in functions:
-        texts.append(
-            function if isinstance(function, str) else inspect.getsource(function)
-        )
+        is_text = isinstance(function, str)
+        texts.append(function if is_text else inspect.getsource(function))
     return "\n\n".join(texts)
 
 

@@ -37,9 +37,9 @@ def recorded() -> list[ProfileRecord]:
     """
     records = []
     for record in read_records(paths.PROFILES):
-        profiles = [
-            with_bound_of_today(record, profile) for profile in record.workloads
-        ]
+        profiles = []
+        for profile in record.workloads:
+            profiles.append(with_bound_of_today(record, profile))
         records.append(record.model_copy(update={"workloads": profiles}))
     return records
 

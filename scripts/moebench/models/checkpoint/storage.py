@@ -99,9 +99,8 @@ def storage_of(
 
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
-    kind = most_frequent(
-        schemes[layer].kind for layer in layers if layer not in reasons
-    )
+    kinds = [schemes[layer].kind for layer in layers if layer not in reasons]
+    kind = most_frequent(kinds)
     if kind == FP8:
         check_elements(quantisation.fields)
 

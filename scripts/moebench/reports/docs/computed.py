@@ -267,9 +267,8 @@ def mxfp4_over(
 
 def points_of(definition: str) -> list[layer_times.PeerPoint]:
     """Return the points of a definition with MXFP4 experts."""
-    return [
-        point for point in layer_times.peer_points() if point.definition == definition
-    ]
+    points = layer_times.peer_points()
+    return [point for point in points if point.definition == definition]
 
 
 @named
