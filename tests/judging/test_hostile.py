@@ -147,12 +147,9 @@ def run(folder, names, *arguments):
 
 def sleepers():
     """Return the processes that a solution has left behind."""
+    command = ["sleep", str(SECONDS_ASLEEP)]
     processes = psutil.process_iter(["cmdline"])
-    return [
-        each
-        for each in processes
-        if each.info["cmdline"] == ["sleep", str(SECONDS_ASLEEP)]
-    ]
+    return [process for process in processes if process.info["cmdline"] == command]
 
 
 def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch, capsys):

@@ -334,10 +334,8 @@ def test_a_second_look_on_a_gpu(tmp_path):
 
 
 def test_control_characters_are_written_out():
-    assert (
-        printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b")
-        == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
-    )
+    text = printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b")
+    assert text == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
 
 
 def test_long_text_is_cut_in_lines_and_in_characters():

@@ -152,9 +152,8 @@ def test_this_repositorys_traces_are_of_its_own_solutions(folder, monkeypatch):
     assert cli.main(command) == 0
     assert not kept.exists()
     assert cli.main([*command, "--solutions", "mine"]) == 0
-    assert [trace.solution for trace in trace_files.read_saved(kept)] == [
-        "mine_h512_i256"
-    ]
+    (trace,) = trace_files.read_saved(kept)
+    assert trace.solution == "mine_h512_i256"
 
 
 def test_names_that_are_taken_are_told_apart_by_the_hash(folder):

@@ -98,9 +98,8 @@ def test_a_trace_says_what_it_measured(folder):
     assert evaluated.passed
     assert not evaluated.trace.evaluation.log
     assert evaluated.trace.solution == packed.name
-    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(
-        packed
-    )
+    hashes = {recorded.source_sha1, recorded.source_fingerprint}
+    assert hashes == staleness.hashes(packed)
     assert recorded.command == "moebench run --x"
     assert recorded.tolerance == str(TOLERANCES["relaxed"])
     assert recorded.protocol.startswith("trials=1 ")

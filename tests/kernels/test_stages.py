@@ -278,9 +278,8 @@ def test_gemm1_swiglu_quant(device, seed):
     )
     output = (h[rows], scale[rows])
     expected = (expected_h[rows], expected_scale[rows])
-    assert_fp8_within(
-        device, output, expected, fp32_noise(device, dequantised(*expected))
-    )
+    noise = fp32_noise(device, dequantised(*expected))
+    assert_fp8_within(device, output, expected, noise)
 
 
 @cases(1)
@@ -377,11 +376,10 @@ def set_activation(monkeypatch):
     def set_sizes(sizes):
         module = import_module(swiglu.fn.__module__)
         for name, value in activations.constants(sizes).items():
-            name = name.upper()
-            monkeypatch.setattr(module.problem, name, value)
-            monkeypatch.setattr(
-                module, name.removeprefix("SWIGLU_"), tl.constexpr(value)
-            )
+            constant = name.upper()
+            monkeypatch.setattr(module.problem, constant, value)
+            compiled_in = constant.removeprefix("SWIGLU_")
+            monkeypatch.setattr(module, compiled_in, tl.constexpr(value))
         monkeypatch.setattr(activations, "LIMIT", float(sizes["swiglu_limit"]))
         return module.swiglu_ref
 

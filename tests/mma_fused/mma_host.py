@@ -95,9 +95,8 @@ def launch(program, layer, arguments, ctas, folder):
     command = [program, folder / "in", folder / "out", ctas, num_tokens]
     command += [arguments["local_expert_offset"], factor]
 
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=300
-    )
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
 
     assert (folder / "out").exists(), done.stderr
     return Launch(done, *from_bytes((folder / "out").read_bytes(), layer, num_tokens))

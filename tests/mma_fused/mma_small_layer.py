@@ -114,9 +114,8 @@ def size_files(layer):
     activation = {}
     for name, value in swiglu.constants(layer).items():
         activation["k" + name.title().replace("_", "")] = value
-    form = {
-        SYMBOLS[name]: layer["routed"] for name in constants_of("interface", "full")
-    }
+    names = constants_of("interface", "full")
+    form = {SYMBOLS[name]: layer["routed"] for name in names}
     return {
         "problem.cuh": stage_build.problem_header(layer) + constants(activation),
         "interface.cuh": "#pragma once\n" + constants(form),

@@ -25,9 +25,7 @@ COUNTS = {
     "step-3.5-flash-ep8": (3, 80, 256),
     "deepseek-v4-pro-ep8-routed": (3, 80, 256),
 }
-FORCED = [
-    configuration for configuration in small.CONFIGURATIONS if configuration != OWN
-]
+FORCED = [forced for forced in small.CONFIGURATIONS if forced != OWN]
 GRIDS = (58, 66, 84, 108, 114)
 MXFP4 = ["mxfp4", "long-mxfp4", "split-k-mxfp4"]  # of small layers
 BUILDS = [(layer_key, OWN) for layer_key in COUNTS]

@@ -333,13 +333,12 @@ def test_constants_beside_the_kernels_are_the_first_definitions(name):
 @pytest.mark.parametrize("solution", ["hopper_fused", "triton_fused_v2"])
 def test_constants_that_are_packed_are_the_definitions(solution):
     for layer_key, packed in pack.pack(solution).items():
-        constants = [
-            source for source in packed.sources if source.path in problem.FILES
-        ]
+        texts = {source.path: source.content for source in packed.sources}
+        constants = texts.keys() & problem.FILES
         assert constants
-        for source in constants:
-            in_tree = problem.packed_text(source.path, layer_key)
-            assert without_folders(source.content) == without_folders(in_tree)
+        for path in constants:
+            in_tree = problem.packed_text(path, layer_key)
+            assert without_folders(texts[path]) == without_folders(in_tree)
 
 
 def without_folders(text):
@@ -366,9 +365,9 @@ def test_our_solutions_never_import_the_harness(name):
     ours = {"moebench", "definitions", "scripts", "solutions"}
     texts = set()
     for solution in pack.pack(name).values():
-        texts |= {
-            each.content for each in solution.sources if each.path.endswith(".py")
-        }
+        for source in solution.sources:
+            if source.path.endswith(".py"):
+                texts.add(source.content)
     for text in texts:
         assert not ours & top_level_imports(text), text
 

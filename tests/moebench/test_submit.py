@@ -41,9 +41,8 @@ def packed(sources):
     )
 
 
-TINY = packed(
-    {"main.py": MAIN, "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n"}
-)
+ONES = "def ones(output):\n    output.fill_(1)\n"
+TINY = packed({"main.py": MAIN, "kernels/ones.py": ONES})
 
 
 def files(folder):
@@ -338,9 +337,8 @@ def test_another_definition_is_submitted_alone(tmp_path, submit):
     config = tomllib.loads((out / "config.toml").read_text())
     assert config["solution"]["definition"] == solution.definition
     assert config["build"]["entry_point"] == "main.py::run_renorm"
-    assert (
-        "HIDDEN_SIZE = 2048" in (out / "solution" / "triton" / "problem.py").read_text()
-    )
+    problem = (out / "solution" / "triton" / "problem.py").read_text()
+    assert "HIDDEN_SIZE = 2048" in problem
 
 
 def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monkeypatch):

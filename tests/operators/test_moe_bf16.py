@@ -113,7 +113,6 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 
 def test_counts_name_ids_of_the_wrong_width():
-    with pytest.raises(
-        ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"
-    ):
+    line = r"expert_ids: got shape \(3, 4\), want \[T, 8\]"
+    with pytest.raises(ValueError, match=line):
         LAYER.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

@@ -116,7 +116,6 @@ def test_the_bound_grows_by_the_bytes_of_one_expert():
 def test_kernels_get_the_number_as_a_constant():
     for key, number in (("deepseek-v3-ep8-shared", 1), ("full", 0)):
         texts = packed_texts("mma_fused", key)
-        assert (
-            f"kNumSharedExperts = {number};" in texts["common/cuda/layer/problem.cuh"]
-        )
+        problem = texts["common/cuda/layer/problem.cuh"]
+        assert f"kNumSharedExperts = {number};" in problem
         assert f"NUM_SHARED_EXPERTS = {number}\n" in texts["common/host/problem.py"]

@@ -45,9 +45,8 @@ WIDE2 = FITS._replace(block_m=32)
 
 @pytest.fixture(scope="module")
 def solution():
-    built = BuilderRegistry.get_instance().build(
-        definition("small"), pack(tune.SOLUTION)["small"]
-    )
+    packed = pack(tune.SOLUTION)["small"]
+    built = BuilderRegistry.get_instance().build(definition("small"), packed)
     return import_module(built.metadata.misc["module_name"])
 
 
@@ -159,9 +158,8 @@ class Search:
         # two tokens on this rank
         experts = [[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]]
         expert = torch.tensor(experts, dtype=torch.int32)
-        self.prepared = [
-            prepare(solution.__package__, operands(SIZES, 4, "cpu"), expert)
-        ]
+        tensors = operands(SIZES, 4, "cpu")
+        self.prepared = [prepare(solution.__package__, tensors, expert)]
         self.present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
         self.record = record
         self.measured = []

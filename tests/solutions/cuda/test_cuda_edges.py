@@ -266,9 +266,8 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     for seed, num_tokens in enumerate(counts):
         arguments = random_arguments(sizes, num_tokens, seed)
         logits = arguments["routing_logits"].clone()
-        calls.append(
-            CapturedCall(arguments, logits, expected=run(layer, sizes, arguments))
-        )
+        expected = run(layer, sizes, arguments)
+        calls.append(CapturedCall(arguments, logits, expected))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:

@@ -27,11 +27,8 @@ from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import input_bytes, seeded_inputs
 from moebench.operators import catalogue
 
-LAYERS = [
-    key
-    for key in (*catalogue.fp8_moe(), *catalogue.routed())
-    if key in catalogue.keys_for_gpu()
-]
+FP8_KEYS = [*catalogue.fp8_moe(), *catalogue.routed()]
+LAYERS = [key for key in FP8_KEYS if key in catalogue.keys_for_gpu()]
 SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
 
 # ---- workloads ----

@@ -33,9 +33,8 @@ small_layers = pytest.mark.parametrize("layer_key", SMALL)
 
 
 def installed(function):
-    return inspect.signature(
-        getattr(importlib.import_module("flashinfer.fused_moe"), function)
-    )
+    module = importlib.import_module("flashinfer.fused_moe")
+    return inspect.signature(getattr(module, function))
 
 
 def inputs(layer_key="small", num_tokens=19, device="cpu"):
@@ -225,9 +224,8 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key
     """Catches gate taken for up, scales of other columns, another rank's experts."""
     layer = inputs(layer_key)
     definition_inputs = catalogue.definition(layer_key).inputs
-    expected = expected_output(
-        layer_key, {name: vars(layer)[name] for name in definition_inputs}
-    )
+    arguments = {name: vars(layer)[name] for name in definition_inputs}
+    expected = expected_output(layer_key, arguments)
     keywords = keywords_of_call(
         function, installed(function).parameters, layer_key, layer
     )

@@ -69,9 +69,8 @@ def outcomes(*args, **kwargs):
 
 def evaluated(packed, workload="first-rank", **kwargs):
     """Return what becomes of a solution on one workload."""
-    (outcome,) = outcomes(
-        {packed.name.removesuffix("_h512_i256"): packed}, [workload], **kwargs
-    )
+    name = packed.name.removesuffix("_h512_i256")
+    (outcome,) = outcomes({name: packed}, [workload], **kwargs)
     (solution,) = outcome.evaluated.values()
     return solution
 
