@@ -217,9 +217,8 @@ class RightLayer:
         starts = rows.starts
         rows_from = hopper_read_out.rows_from(rows)
         high_word = torch.zeros_like(starts)
-        return torch.stack(
-            [rows.expert[starts], rows_from[starts], starts, high_word], 1
-        )
+        fields = [rows.expert[starts], rows_from[starts], starts, high_word]
+        return torch.stack(fields, 1)
 
     def mask(self):
         """Return words of 32 experts, each for 32 tokens in turn."""

@@ -226,14 +226,13 @@ def look(tmp_path):
         plan = judged.plan({"tiny": packed}, ["16"], verbose=verbose)
         (task,) = plan
         (part,) = plan.parts.values()
-        performance = (
-            Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
-        )
+        performance = None
+        if status == PASSED:
+            performance = Performance(latency_ms=1, speedup_factor=2)
         findings = {"tiny": Finding(status, performance=performance)}
         with closing(SecondLook(plan, "cpu")) as second_look:
-            return (findings | second_look.changed_findings(part, task, findings))[
-                "tiny"
-            ]
+            changed = second_look.changed_findings(part, task, findings)
+            return (findings | changed)["tiny"]
 
     return look_at
 

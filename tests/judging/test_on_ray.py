@@ -82,9 +82,8 @@ class FakeRay:
         return plan
 
     def remote(self, actor):
-        return SimpleNamespace(
-            options=lambda **options: SimpleNamespace(remote=self.create)
-        )
+        creating = SimpleNamespace(remote=self.create)
+        return SimpleNamespace(options=lambda **options: creating)
 
     def create(self, plan):
         number = len(self.actors)

@@ -330,9 +330,8 @@ def test_dequantise(device, num_tokens, row_major, monkeypatch):
 
     if row_major:
         x_scale = x_scale.t().contiguous()
-        monkeypatch.setattr(
-            import_module(dequantise.__module__), "SCALES_ROW_MAJOR", True
-        )
+        module = import_module(dequantise.__module__)
+        monkeypatch.setattr(module, "SCALES_ROW_MAJOR", True)
     output = dequantise(x, x_scale)
 
     # Triton's interpreter cuts bf16 off instead of rounding it.

@@ -202,9 +202,8 @@ def first_fault(layer, arguments, output, h, h_scale):
         arguments = dequantised(arguments)
     _, weight, rows = rows_of(layer, arguments)
     h = h_of(h, h_scale, rows, layer.get("mxfp4"))
-    fault = wrong_h(layer, arguments, rows, weight, h) or wrong_scales(
-        h_scale[: len(h)]
-    )
+    fault = wrong_h(layer, arguments, rows, weight, h)
+    fault = fault or wrong_scales(h_scale[: len(h)])
     if fault:
         return f"gemm1 + swiglu_quant: {fault}"
 

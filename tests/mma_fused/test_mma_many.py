@@ -169,6 +169,7 @@ def test_gemm2_fp16(module, draw, blocks):
 # ---- MXFP4 weights ----
 
 
+MXFP4_KEY = "deepseek-v4-flash-ep8-mxfp4"
 mxfp4_tiles = on_each(Blocks(16, 128, 128), Blocks(32, 64, 128))
 
 
@@ -233,10 +234,9 @@ class Launches:
 @pytest.fixture
 def mxfp4_main(packed_module):
     """The packed solution's main.py, and the calls of its one launch."""
-    key = "deepseek-v4-flash-ep8-mxfp4"
     launches = Launches()
-    packed_module("mma_fused", "build", key).load_kernels = lambda: launches
-    return packed_module("mma_fused", "main", key), launches
+    packed_module("mma_fused", "build", MXFP4_KEY).load_kernels = lambda: launches
+    return packed_module("mma_fused", "main", MXFP4_KEY), launches
 
 
 @pytest.mark.parametrize(
@@ -282,9 +282,7 @@ def test_more_mxfp4_tokens_than_a_few_launches_take(mxfp4_main):
 
 def test_arguments_of_several_launches_are_checked(mxfp4_main):
     main, launches = mxfp4_main
-    values = layer_inputs.arguments(
-        "deepseek-v4-flash-ep8-mxfp4", 300, "meta", offset=0
-    )
+    values = layer_inputs.arguments(MXFP4_KEY, 300, "meta", offset=0)
     values["topk_ids"] = values["topk_ids"][:299]
     with pytest.raises(ValueError, match="topk_ids"):
         main.run_mxfp4(*values.values())
@@ -295,13 +293,9 @@ def test_arguments_of_several_launches_are_checked(mxfp4_main):
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("num_tokens", [300, 2000])
 def test_mxfp4_layer_of_other_architectures(packed_module, architecture, num_tokens):
-    many = packed_module(
-        "mma_fused", "many_tokens.many_tokens", "deepseek-v4-flash-ep8-mxfp4"
-    )
-    values = layer_inputs.arguments(
-        "deepseek-v4-flash-ep8-mxfp4", num_tokens, offset=16
-    )
-    expected = expected_output("deepseek-v4-flash-ep8-mxfp4", values)
+    many = packed_module("mma_fused", "many_tokens.many_tokens", MXFP4_KEY)
+    values = layer_inputs.arguments(MXFP4_KEY, num_tokens, offset=16)
+    expected = expected_output(MXFP4_KEY, values)
     gpu = (architecture, "", 132)
 
     with mock.patch.object(many, "gpu_of", lambda device: gpu):

@@ -307,11 +307,8 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert added.returncode == 0, added.stderr
     assert "moebench run --definition tiny\n" in added.stdout
 
-    before = (
-        (paths.ROOT / "definitions" / "layers.toml")
-        .read_text(encoding="utf-8")
-        .rstrip()
-    )
+    table = paths.ROOT / "definitions" / "layers.toml"
+    before = table.read_text(encoding="utf-8").rstrip()
     table = (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
     assert table.startswith(before)
     assert table.removeprefix(before).count("[") == 1

@@ -162,9 +162,8 @@ def why_not_here(name, layer):
 
 def arguments_of(layer, num_tokens, weights):
     """Return the inputs of a call in the definition's order; weights are shared by all calls."""
-    inputs = (
-        layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens) | weights
-    )
+    inputs = layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens)
+    inputs |= weights
     return [inputs[name] for name in layer_inputs.catalogue.definition(layer).inputs]
 
 

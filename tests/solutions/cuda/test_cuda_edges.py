@@ -280,9 +280,8 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
             call.arguments["routing_logits"].fill_(torch.nan)
         graph.replay()
         for call in calls:
-            assert_same_bits(
-                call.output, call.expected, f"replay {replay}, T={len(call.output)}"
-            )
+            label = f"replay {replay}, T={len(call.output)}"
+            assert_same_bits(call.output, call.expected, label)
 
 
 @dataclass

@@ -50,9 +50,8 @@ def inputs(layer_key="small", num_tokens=19, device="cpu"):
 
 def problem(layer_key):
     """Return a layer's sizes as problem.py has them."""
-    sizes = {
-        key.upper(): value for key, value in catalogue.layer_sizes()[layer_key].items()
-    }
+    layer_sizes = catalogue.layer_sizes()[layer_key]
+    sizes = {key.upper(): value for key, value in layer_sizes.items()}
     return SimpleNamespace(**sizes, RENORM=layer_key in catalogue.renorm())
 
 
@@ -226,9 +225,8 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key
     definition_inputs = catalogue.definition(layer_key).inputs
     arguments = {name: vars(layer)[name] for name in definition_inputs}
     expected = expected_output(layer_key, arguments)
-    keywords = keywords_of_call(
-        function, installed(function).parameters, layer_key, layer
-    )
+    parameters = installed(function).parameters
+    keywords = keywords_of_call(function, parameters, layer_key, layer)
     statement = statement_of(function, keywords.get("routing_method_type"))
     gemm1 = ["gemm1_weights", "gemm1_weights_scale"]
     if function == CUTLASS:

@@ -138,9 +138,8 @@ def test_streams_have_scratch_of_their_own(load, kernel):
         kernel.stream.cuda_stream = handle
         load().run(*arguments.values())
 
-    first, second, third = [
-        call.args[-4] for call in kernel.monomoe_topk.call_args_list
-    ]
+    calls = kernel.monomoe_topk.call_args_list
+    first, second, third = [call.args[-4] for call in calls]
     assert first is third
     assert abs(first.data_ptr() - second.data_ptr()) >= SCRATCHPAD_BYTES
     assert not second.any()
