@@ -177,9 +177,8 @@ class Planner:
         """
         served = self.served_definitions()
         in_data_set = dataset.names(self.root)
-        served_in_data_set = [
-            name for name in order if name in served and name in in_data_set
-        ]
+        served_here = set(served) & set(in_data_set)
+        served_in_data_set = [name for name in order if name in served_here]
         for_device = [name for name in served_in_data_set if self.is_for_device(name)]
         if for_device:
             return for_device
