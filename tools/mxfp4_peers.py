@@ -22,8 +22,7 @@ import torch
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core.arguments import count
 from moebench.core.errors import CannotRun, UserError, exit_with, first_line
-from moebench.judging.calling import seeded_inputs
-from moebench.judging.fib import normalize_result
+from moebench.judging import calling
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.models.mxfp4_to_fp8 import experts_to_fp8
 from moebench.operators import catalogue
@@ -79,9 +78,9 @@ def batch_of(key: str, num_tokens: int) -> Batch:
     stored |= mxfp4.weight_scales(operator.case_with_scales(case), sizes)
 
     definition = catalogue.definition(key)
-    (values,) = seeded_inputs(definition, workload, 1, "cuda", stored)
+    (values,) = calling.seeded_inputs(definition, workload, 1, "cuda", stored)
     reference = BuilderRegistry.get_instance().build_reference(definition)
-    (expected,) = normalize_result(definition, reference(*values), "cuda")
+    (expected,) = calling.call(definition, reference, values, "cuda")
     inputs = dict(zip(definition.inputs, values, strict=True))
     return Batch(inputs, expected)
 

@@ -22,8 +22,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import CannotRun, exit_with
-from moebench.judging.calling import seeded_inputs
-from moebench.judging.fib import normalize_result
+from moebench.judging import calling
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import definition
 from moebench.operators.routing.kinds import tensors, workload
@@ -69,9 +68,9 @@ def draw_batch(layer: Definition, num_tokens: int) -> Batch:
     """Return the arguments of a call with num_tokens tokens, routed as in the workloads."""
     routing = tensors("skewed", num_tokens, LAYER_KEY)
     _, drawn = workload("skewed", num_tokens, LAYER_KEY)
-    (inputs,) = seeded_inputs(layer, drawn, 1, "cuda", routing)
+    (inputs,) = calling.seeded_inputs(layer, drawn, 1, "cuda", routing)
     reference = BuilderRegistry.get_instance().build_reference(layer)
-    (expected,) = normalize_result(layer, reference(*inputs), "cuda")
+    (expected,) = calling.call(layer, reference, inputs, "cuda")
     return Batch(inputs, expected)
 
 
