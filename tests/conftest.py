@@ -52,9 +52,10 @@ def pytest_terminal_summary(terminalreporter):
     place.
     """
     skipped = terminalreporter.stats.get("skipped", [])
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ") for report in skipped
-    )
+    reasons = Counter()
+    for report in skipped:
+        _, _, reason = report.longrepr
+        reasons[reason.removeprefix("Skipped: ")] += 1
     if reasons:
         terminalreporter.section("skipped", sep="-")
     for reason, count in reasons.most_common():
@@ -105,9 +106,8 @@ def packed_module(tmp_path_factory):
     names = {}
 
     def get(solution, dotted, layer_key=None):
-        name = names.setdefault(
-            (solution, layer_key), f"packed_{solution}_{len(names)}"
-        )
+        new_name = f"packed_{solution}_{len(names)}"
+        name = names.setdefault((solution, layer_key), new_name)
         if not (parent / name).exists():
             first = read_manifest(solution).definitions[0]
             write_texts(parent / name, packed_texts(solution, layer_key or first))

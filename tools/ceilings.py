@@ -52,11 +52,13 @@ class Task:
 @triton.jit
 def read(words, sums, BLOCK: tl.constexpr, LOADS: tl.constexpr):
     """Read BLOCK * LOADS words [WORDS] int32 a program; write one number of each to sums."""
-    first = tl.program_id(0).to(tl.int64) * BLOCK * LOADS
+    program = tl.program_id(0)
+    first = program.to(tl.int64) * BLOCK * LOADS
+    block = words + first + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.int32)
     for step in range(LOADS):
-        total |= tl.load(words + first + step * BLOCK + tl.arange(0, BLOCK))
-    tl.store(sums + tl.program_id(0), tl.sum(total))
+        total |= tl.load(block + step * BLOCK)
+    tl.store(sums + program, tl.sum(total))
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -79,9 +81,15 @@ def gemm_tasks() -> list[Task]:
     operations = 2 * GEMM_SIZE**3
     scale = torch.ones((), device="cuda")
     options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
-    fp8 = partial(torch._scaled_mm, a_fp8, b_fp8.t(), scale, scale, **options)
-    bf16 = partial(torch.mm, a.bfloat16(), b.bfloat16().t())
-    return [Task("fp8", "fp8", fp8, operations), Task("bf16", "bf16", bf16, operations)]
+    fp8_product = partial(torch._scaled_mm, a_fp8, b_fp8.t(), scale, scale, **options)
+
+    a_bf16 = a.bfloat16()
+    b_bf16 = b.bfloat16()
+    bf16_product = partial(torch.mm, a_bf16, b_bf16.t())
+    return [
+        Task("fp8", "fp8", fp8_product, operations),
+        Task("bf16", "bf16", bf16_product, operations),
+    ]
 
 
 def read_tasks() -> list[Task]:
@@ -117,11 +125,13 @@ def reading_of(rates: dict[Task, float]) -> Reading:
     """Return a Reading of this GPU: the best rate of each kind of task, to four digits."""
     best = {}
     for kind in RATES:
-        rate = max(rates[task] for task in rates if task.kind == kind)
-        best[kind] = float(f"{rate:.4g}")
+        rates_of_kind = [rate for task, rate in rates.items() if task.kind == kind]
+        best[kind] = float(f"{max(rates_of_kind):.4g}")
+
+    today = datetime.now(UTC).date()
     return Reading(
         hardware=torch.cuda.get_device_name(),
-        date=datetime.now(UTC).date().isoformat(),
+        date=today.isoformat(),
         driver=cuda_driver(),
         of="tools/ceilings.py",
         **best,

@@ -38,15 +38,17 @@ def main() -> None:
     left_out = 0
     for file in args.files:
         for trace in trace_files.read_saved(file):
-            if is_ours(trace):
-                path = paths.trace_file(trace.definition, clock=of_trace(trace).clock)
-                by_path[path].append(trace)
-            else:
+            if not is_ours(trace):
                 left_out += 1
+                continue
+            clock = of_trace(trace).clock
+            path = paths.trace_file(trace.definition, clock=clock)
+            by_path[path].append(trace)
 
     for path, traces in by_path.items():
         trace_files.merge(path, traces)
-        print(f"{len(traces)} traces added to {path.relative_to(paths.ROOT)}")
+        shown_path = path.relative_to(paths.ROOT)
+        print(f"{len(traces)} traces added to {shown_path}")
     if left_out:
         print(f"{left_out} left out: of other workloads or solutions")
 

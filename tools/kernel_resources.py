@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import MARKDOWN
@@ -52,30 +53,53 @@ def instructions(opcodes: Iterable[str] | None) -> str:
     return " ".join(sorted(printed))
 
 
-def resources(
-    solutions: list[str], layer_key: str, architecture: str
-) -> dict[tuple, list[tuple]]:
-    """Return the variants of each kernel, by (solution, kernel, instructions).
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a solution: a row of the table."""
 
-    A variant is (registers, bytes of shared memory, bytes of stack).
-    """
+    solution: str
+    name: str
+    instructions: str  # as printed
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a variant of a kernel needs."""
+
+    registers: int  # of a thread
+    shared_bytes: int  # of a block
+    stack_bytes: int  # of a thread
+
+
+def variants_of(
+    solutions: list[str], layer_key: str, architecture: str
+) -> dict[Kernel, list[Resources]]:
+    """Return what each variant of each kernel needs."""
     variants = defaultdict(list)
     for name in track(solutions, "compiling", console=Console(stderr=True)):
         with tempfile.TemporaryDirectory() as folder:
-            kernels = compiled(name, layer_key, architecture, TOKENS, Path(folder))
-        for kernel in kernels:
-            key = (name, kernel["kernel"], instructions(kernel["instructions"]))
-            used = (kernel["registers"], kernel["shared"], kernel["stack"])
-            variants[key].append(used)
+            binaries = compiled(name, layer_key, architecture, TOKENS, Path(folder))
+        for binary in binaries:
+            opcodes = instructions(binary["instructions"])
+            kernel = Kernel(name, binary["kernel"], opcodes)
+            needed = Resources(binary["registers"], binary["shared"], binary["stack"])
+            variants[kernel].append(needed)
     return variants
 
 
-def table_of(variants: dict[tuple, list[tuple]]) -> Table:
+def table_of(variants: dict[Kernel, list[Resources]]) -> Table:
     """Return a table with a row for each kernel: the most of each resource of its variants."""
     table = Table(*COLUMNS, box=MARKDOWN)
-    for (solution, kernel, opcodes), of_kernel in variants.items():
-        most = [str(max(resource)) for resource in zip(*of_kernel, strict=True)]
-        table.add_row(solution, kernel, str(len(of_kernel)), *most, opcodes)
+    for kernel, needs in variants.items():
+        table.add_row(
+            kernel.solution,
+            kernel.name,
+            str(len(needs)),
+            str(max(needed.registers for needed in needs)),
+            str(max(needed.shared_bytes for needed in needs)),
+            str(max(needed.stack_bytes for needed in needs)),
+            kernel.instructions,
+        )
     return table
 
 
@@ -94,7 +118,7 @@ def main(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
 
-    variants = resources(args.solutions, args.definition, args.architecture)
+    variants = variants_of(args.solutions, args.definition, args.architecture)
     Console(width=200).print(table_of(variants))
     return 0
 

@@ -24,10 +24,9 @@ import torch
 import triton
 from flashinfer_bench.compile import BuilderRegistry
 from moebench.core.arguments import count, output_file
-from moebench.core.errors import CannotRun, UserError, exit_with
+from moebench.core.errors import CannotRun, UserError, exit_with, first_line
 from moebench.core.provenance import cuda_driver
-from moebench.judging.calling import seeded_inputs
-from moebench.judging.fib import normalize_result
+from moebench.judging import calling
 from moebench.judging.tolerances import matched_ratios
 from moebench.models.mxfp4_to_fp8 import experts_to_fp8
 from moebench.operators import catalogue
@@ -84,9 +83,9 @@ def batch_of(key: str, num_tokens: int) -> Batch:
     stored |= mxfp4.weight_scales(operator.case_with_scales(case), sizes)
 
     definition = catalogue.definition(key)
-    (values,) = seeded_inputs(definition, workload, 1, "cuda", stored)
+    (values,) = calling.seeded_inputs(definition, workload, 1, "cuda", stored)
     reference = BuilderRegistry.get_instance().build_reference(definition)
-    (expected,) = normalize_result(definition, reference(*values), "cuda")
+    (expected,) = calling.call(definition, reference, values, "cuda")
     inputs = dict(zip(definition.inputs, values, strict=True))
     return Batch(inputs, expected)
 
@@ -107,7 +106,7 @@ def peer_of(name: str, key: str, batch: Batch) -> Peer:
     if not hasattr(module, "prepare"):
         return Peer(name, partial(runnable, *batch.inputs.values()))
 
-    weights = [batch.inputs[each] for each in WEIGHTS]
+    weights = [batch.inputs[input_name] for input_name in WEIGHTS]
     prepared, prepare_ms = timed(partial(module.prepare, weights))
 
     def call(output: torch.Tensor) -> None:
@@ -122,10 +121,11 @@ def converted_peer(name: str, key: str, batch: Batch) -> Peer:
     key: of the FP8 definition with the sizes of the MXFP4 one.
     """
     runnable = built(name, key)
-    inputs = dict(batch.inputs)
-    converted, prepare_ms = timed(partial(as_fp8, inputs))
-    inputs |= converted
-    values = [inputs[each] for each in catalogue.definition(key).inputs]
+    converted, prepare_ms = timed(partial(as_fp8, batch.inputs))
+
+    inputs = batch.inputs | converted
+    layer = catalogue.definition(key)
+    values = [inputs[input_name] for input_name in layer.inputs]
     return Peer(f"{name}, in FP8", partial(runnable, *values), prepare_ms)
 
 
@@ -247,8 +247,7 @@ def time_all(key: str, num_tokens: int, args: argparse.Namespace) -> int:
         try:
             point = point_of(make(), key, batch, args.card)
         except Exception as error:  # any: third-party kernels raise what they like
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            print(f"  {name:28} {reason}", flush=True)
+            print(f"  {name:28} {first_line(error)}", flush=True)
             continue
 
         print(line_of(point), flush=True)

@@ -64,13 +64,26 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raise UserError where a solution does not serve the layer, or the layer does not split."""
+    """Raise UserError where the layer does not split, or a solution does not serve it."""
+    check_shares(args)
+    if args.solution == REFERENCE:
+        return
+
+    packed, _ = pack.pack_all([args.solution])
+    if packed_key(args) not in packed[args.solution]:
+        raise UserError(f"--solution: {args.solution} does not serve {args.definition}")
+
+
+def check_shares(args: argparse.Namespace) -> None:
+    """Raise UserError where the layer does not split into so many shares."""
+    if args.shares < dist.get_world_size():
+        raise UserError(f"--shares: got {args.shares}, want the ranks' number or more")
+
     sizes = layer_sizes()[args.definition]
     columns = sizes["intermediate_size"]
     experts = sizes["num_experts"]
-    if args.shares < dist.get_world_size():
-        raise UserError(f"--shares: got {args.shares}, want the ranks' number or more")
-    if args.split == "width" and columns % (args.shares * BLOCK):
+    one_block_each = args.shares * BLOCK
+    if args.split == "width" and columns % one_block_each:
         raise UserError(
             f"--split width: got {args.shares} shares of {columns} columns,"
             f" want shares of a multiple of {BLOCK}"
@@ -78,17 +91,12 @@ def check_arguments(args: argparse.Namespace) -> None:
     if args.split == "experts" and experts % args.shares:
         raise UserError(f"--shares: got {args.shares}, want a divisor of {experts}")
 
-    if args.solution != REFERENCE:
-        packed, _ = pack.pack_all([args.solution])
-        if packed_key(args) not in packed[args.solution]:
-            raise UserError(
-                f"--solution: {args.solution} does not serve {args.definition}"
-            )
-
 
 def packed_key(args: argparse.Namespace) -> str:
     """Return the key of the definition that the solution is packed for."""
-    return SPLITS[args.split](args.definition, 0, args.shares).definition_key
+    share_of = SPLITS[args.split]
+    first_share = share_of(args.definition, 0, args.shares)
+    return first_share.definition_key
 
 
 def layers_that_fit(share: Share, device: str) -> list[list]:
@@ -153,9 +161,7 @@ def record(
     if args.record is None or dist.get_rank() > 0:
         return
 
-    source = None
-    if args.solution != REFERENCE:
-        source = pack.pack(args.solution)[packed_key(args)].hash()
+    rounded_us = {name: round(value, 2) for name, value in us.items()}
     line = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -164,15 +170,23 @@ def record(
         "split": args.split,
         "shares": args.shares,
         "solution": args.solution,
-        "source": source,
+        "source": packed_hash(args),
         "layers": LAYERS,
         "layers_of_weights": layers,
         "rounds": args.rounds,
         "tokens": tokens,
-        "us": {name: round(value, 2) for name, value in us.items()},
+        "us": rounded_us,
     }
     with args.record.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def packed_hash(args: argparse.Namespace) -> str | None:
+    """Return the hash of the packed solution, None of the reference."""
+    if args.solution == REFERENCE:
+        return None
+    packed = pack.pack(args.solution)
+    return packed[packed_key(args)].hash()
 
 
 def work() -> bool:
@@ -180,13 +194,17 @@ def work() -> bool:
     args = parse_arguments()
     args.definition = layer_key_named(args.definition)
     device = join(args.definition, WITHOUT_SHARED_EXPERTS)
-    args.shares = args.shares or dist.get_world_size()
+    ranks = dist.get_world_size()
+    args.shares = args.shares or ranks
     check_arguments(args)
 
-    share = SPLITS[args.split](args.definition, dist.get_rank(), args.shares)
-    ways = ways_of(args.solution, share, max(args.tokens), device)
+    share_of = SPLITS[args.split]
+    share = share_of(args.definition, dist.get_rank(), args.shares)
+    most_tokens = max(args.tokens)
+    ways = ways_of(args.solution, share, most_tokens, device)
+
     checks, all_passed = check_ways(ways, share, args.tokens, device)
-    parts = f"{args.split} in {args.shares}, {dist.get_world_size()} ranks"
+    parts = f"{args.split} in {args.shares}, {ranks} ranks"
     checks.title = f"{args.solution}: {args.definition}, {parts}"
     print_table(checks)
 

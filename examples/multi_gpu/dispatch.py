@@ -61,12 +61,12 @@ def check_solution(name: str, layer: str) -> None:
     if name == REFERENCE:
         return
 
-    (served,) = pack.pack_all([name])[0].values()
-    missing = {layer, routed_key(layer)} - served.keys()
+    packed, _ = pack.pack_all([name])
+    wanted = {layer, routed_key(layer)}
+    missing = wanted - packed[name].keys()
     if missing:
-        raise UserError(
-            f"--solution: {name} does not serve {', '.join(sorted(missing))}"
-        )
+        listed = ", ".join(sorted(missing))
+        raise UserError(f"--solution: {name} does not serve {listed}")
 
 
 def batches_of(device: str) -> dict[str, list[int]]:
@@ -82,8 +82,11 @@ def batches_of(device: str) -> dict[str, list[int]]:
 
 def expected_outputs(layer: str, batches: dict[str, Tokens], device: str) -> dict:
     """Return what the reference of the whole layer makes of each batch."""
-    whole = replace(expert_share(layer, 0, 1), is_routed=True)
-    reference = local_layer(REFERENCE, whole, weights_of(whole, device))
+    only_share = expert_share(layer, 0, 1)
+    whole = replace(only_share, is_routed=True)
+    weights = weights_of(whole, device)
+    reference = local_layer(REFERENCE, whole, weights)
+
     expected = {}
     for batch, tokens in batches.items():
         expected[batch] = reference(*tokens.routed_inputs)
@@ -94,8 +97,11 @@ def check(steps: Callable, tokens: Tokens, expected, device: str) -> tuple[float
     """Return the least share of matched elements, and whether two calls gave the same bits."""
     *_, first = steps(tokens)
     *_, second = steps(tokens)
-    matched = matched_ratios(first, expected)[TOLERANCE.name]
-    matched, same = least_on_ranks([matched, first.equal(second)], device)
+
+    ratios = matched_ratios(first, expected)
+    matched_here = ratios[TOLERANCE.name]
+    same_here = first.equal(second)
+    matched, same = least_on_ranks([matched_here, same_here], device)
     return matched, bool(same)
 
 
@@ -103,7 +109,8 @@ def run_way(way: Callable, args: argparse.Namespace, device: str) -> Callable:
     """Return a way's steps with the solution for this rank's experts."""
     share = expert_share(args.definition, dist.get_rank(), dist.get_world_size())
     share = replace(share, is_routed=way is exchange)
-    experts = local_layer(args.solution, share, weights_of(share, device))
+    weights = weights_of(share, device)
+    experts = local_layer(args.solution, share, weights)
     return partial(way, experts)
 
 
@@ -116,9 +123,10 @@ def check_ways(args: argparse.Namespace, device: str) -> tuple[Table, bool]:
     table.title = f"{args.solution}: {experts} experts on {ranks}"
     table.caption = str(TOLERANCE)
 
+    rank = dist.get_rank()
     batches = {}
     for batch, counts in batches_of(device).items():
-        batches[batch] = tokens_of(layer, counts, dist.get_rank(), device)
+        batches[batch] = tokens_of(layer, counts, rank, device)
     expected = expected_outputs(layer, batches, device)
 
     all_passed = True

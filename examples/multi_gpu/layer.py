@@ -19,8 +19,12 @@ def layers_without_shared_experts() -> list[str]:
     """Return the layers without shared experts that have two definitions: with the router inside,
     and behind it. Those with shared experts have two as well, and are not split here.
     """
-    layers = router_inside().values()
-    return [layer for layer in layers if not layer_sizes()[layer]["num_shared_experts"]]
+    layers = []
+    for layer in router_inside().values():
+        sizes = layer_sizes()[layer]
+        if not sizes["num_shared_experts"]:
+            layers.append(layer)
+    return layers
 
 
 WITHOUT_SHARED_EXPERTS = layers_without_shared_experts()
@@ -49,7 +53,10 @@ class Share:
 
 
 def part_of(size: int, rank: int, ranks: int) -> range:
-    return range(size * rank // ranks, size * (rank + 1) // ranks)
+    """Return which of `size` experts or columns a rank has, in the order of the ranks."""
+    start = size * rank // ranks
+    stop = size * (rank + 1) // ranks
+    return range(start, stop)
 
 
 def expert_share(layer: str, rank: int, ranks: int) -> Share:
@@ -96,7 +103,8 @@ class Tokens:
     @property
     def inputs(self) -> list[torch.Tensor]:
         """Return the inputs before the weights of a definition with the router inside."""
-        return [self.logits, self.bias, self.x, self.scale.t().contiguous()]
+        scale_by_block = self.scale.t().contiguous()
+        return [self.logits, self.bias, self.x, scale_by_block]
 
     @property
     def routed_inputs(self) -> list[torch.Tensor]:
@@ -124,6 +132,7 @@ def tokens_of(
 
     source.manual_seed(1_000 * seed + rank)
     x = torch.randn(count, hidden, **random).to(FP8)
+    # between 1 and 3
     scale = 1 + 2 * torch.rand(count, hidden // BLOCK, **random)
     logits = torch.randn(count, experts, **random)
     return routed_tokens(layer, x, scale, logits, bias, counts)
@@ -138,13 +147,19 @@ def routed_tokens(layer, x, scale, logits, bias, counts) -> Tokens:
     """Return tokens with the experts that the model's router chooses by these logits."""
     route = router(layer)
     if has_bias(layer):
-        ids, weights = route(
-            logits, bias, layer_sizes()[layer]["routed_scaling_factor"]
-        )
+        scaling_factor = layer_sizes()[layer]["routed_scaling_factor"]
+        ids, weights = route(logits, bias, scaling_factor)
     else:
         ids, weights = route(logits)
+
     return Tokens(
-        x, scale, logits, bias, ids.to(torch.int32), weights.contiguous(), counts
+        x=x,
+        scale=scale,
+        logits=logits,
+        bias=bias,
+        ids=ids.to(torch.int32),
+        weights=weights.contiguous(),
+        counts=counts,
     )
 
 

@@ -112,7 +112,8 @@ def with_first_experts(layer: str, count: int, device: str) -> Tokens:
 
 def gathered(output: torch.Tensor) -> list[torch.Tensor]:
     """Return every rank's output."""
-    outputs = [torch.empty_like(output) for _ in range(dist.get_world_size())]
+    ranks = dist.get_world_size()
+    outputs = [torch.empty_like(output) for _ in range(ranks)]
     dist.all_gather(outputs, output)
     return outputs
 
@@ -140,8 +141,12 @@ def check(way: Callable, case: Case, arguments: list, expected: torch.Tensor) ->
         outputs.append(output)
 
     first, second = outputs
-    matched = matched_ratios(first, expected)[TOLERANCE.name]
-    same_on_ranks = all(part.equal(first) for part in gathered(first))
-    values = [matched, same_on_ranks, first.equal(second)]
-    matched, same_on_ranks, same_twice = least_on_ranks(values, first.device)
+    ratios = matched_ratios(first, expected)
+    outputs_of_ranks = gathered(first)
+    results_here = [
+        ratios[TOLERANCE.name],
+        all(output.equal(first) for output in outputs_of_ranks),
+        first.equal(second),
+    ]
+    matched, same_on_ranks, same_twice = least_on_ranks(results_here, first.device)
     return Result(matched, bool(same_on_ranks), bool(same_twice))

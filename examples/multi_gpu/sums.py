@@ -37,12 +37,10 @@ def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
         return Ways(layer, sums)
 
     rows = symmetric_rows(most_tokens, share.sizes["hidden_size"], device)
-    sums[ONE_SHOT] = symmetric_sum(
-        layer, rows, torch.ops.symm_mem.one_shot_all_reduce_out
-    )
-    sums[TWO_SHOT] = symmetric_sum(
-        layer, rows, torch.ops.symm_mem.two_shot_all_reduce_out
-    )
+    one_shot = torch.ops.symm_mem.one_shot_all_reduce_out
+    two_shot = torch.ops.symm_mem.two_shot_all_reduce_out
+    sums[ONE_SHOT] = symmetric_sum(layer, rows, one_shot)
+    sums[TWO_SHOT] = symmetric_sum(layer, rows, two_shot)
 
     summed = summed_function_of(solution, share)
     if summed is None:
@@ -82,9 +80,13 @@ def symmetric_sum(layer: Callable, rows: torch.Tensor, sum_rows: Callable) -> Ca
         output = arguments[-1]
         if len(output) == 0:
             return
+
         partial_output = rows[: len(output)]
         layer(*arguments[:-1], partial_output)
+
         group = dist.group.WORLD.group_name
-        sum_rows(partial_output.view(-1), "sum", group, output.view(-1))
+        values = partial_output.view(-1)
+        sums = output.view(-1)
+        sum_rows(values, "sum", group, sums)
 
     return way

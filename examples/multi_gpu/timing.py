@@ -78,8 +78,9 @@ def graph_us(models: dict[str, Callable], rounds: int, layers: int) -> dict[str,
     for _ in range(rounds):
         ms_of_rounds.append([replay_ms(graph) for graph in graphs])
 
+    medians = slowest_medians(ms_of_rounds)
     us = {}
-    for name, ms in zip(models, slowest_medians(ms_of_rounds), strict=True):
+    for name, ms in zip(models, medians, strict=True):
         us[name] = ms * 1000 / layers
     return us
 
@@ -96,7 +97,8 @@ def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
 
 def slowest_medians(ms_of_rounds: list[list[float]]) -> list[float]:
     """Return the median over rounds of each time, of the rank where it is greatest."""
-    medians = [median(ms) for ms in zip(*ms_of_rounds, strict=True)]
+    rounds_of_each = zip(*ms_of_rounds, strict=True)
+    medians = [median(ms) for ms in rounds_of_each]
     slowest = torch.tensor(medians, device="cuda")
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return slowest.tolist()

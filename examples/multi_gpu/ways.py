@@ -25,7 +25,8 @@ def gather(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]:
     x, scale, logits = gathered(tokens, most)
     yield
 
-    results = experts(logits, tokens.bias, x, scale.t().contiguous())
+    scale_by_block = scale.t().contiguous()
+    results = experts(logits, tokens.bias, x, scale_by_block)
     yield
 
     total = reduced(results, tokens.counts, most)
@@ -37,14 +38,17 @@ def gathered(tokens: Tokens, most: int) -> list[torch.Tensor]:
 
     most: the tokens of the rank that has most.
     """
-    sent = padded(joined(tokens.x, tokens.scale, tokens.logits), most)
-    all_rows = sent.new_empty(len(tokens.counts) * most, sent.shape[1])
-    dist.all_gather_into_tensor(all_rows, sent)
+    parts = (tokens.x, tokens.scale, tokens.logits)
+    sent = padded(joined(*parts), most)
+    ranks = len(tokens.counts)
+    gathered_rows = sent.new_empty(ranks * most, sent.shape[1])
+    dist.all_gather_into_tensor(gathered_rows, sent)
 
+    rows_of_ranks = gathered_rows.split(most)
     rows = []
-    for rows_of_rank, count in zip(all_rows.split(most), tokens.counts, strict=True):
+    for rows_of_rank, count in zip(rows_of_ranks, tokens.counts, strict=True):
         rows.append(rows_of_rank[:count])
-    return parted(torch.cat(rows), tokens.x, tokens.scale, tokens.logits)
+    return parted(torch.cat(rows), *parts)
 
 
 def reduced(results: torch.Tensor, counts: list[int], most: int) -> torch.Tensor:
@@ -53,8 +57,11 @@ def reduced(results: torch.Tensor, counts: list[int], most: int) -> torch.Tensor
     results: of all ranks' tokens, in the order of the ranks.
     """
     if min(counts) < most:
-        results_of_ranks = results.split(counts)
-        results = torch.cat([padded(each, most) for each in results_of_ranks])
+        padded_results = []
+        for results_of_rank in results.split(counts):
+            padded_results.append(padded(results_of_rank, most))
+        results = torch.cat(padded_results)
+
     total = results.new_empty(most, results.shape[1])
     dist.reduce_scatter_tensor(total, results)
     return total
@@ -74,7 +81,8 @@ def exchange(experts: Callable, tokens: Tokens) -> Iterator[torch.Tensor | None]
     dist.all_to_all_single(from_each, to_each)
     rows = joined(*tokens.routed_inputs)
     # This waits for the device, so nothing else here may.
-    sent, received = torch.stack([to_each, from_each]).tolist()
+    both_counts = torch.stack([to_each, from_each])
+    sent, received = both_counts.tolist()
 
     token = goes_to.nonzero_static(size=sum(sent))[:, 1]  # of each row that is sent
     arrived = rows.new_empty(sum(received), rows.shape[1])
@@ -122,14 +130,17 @@ def joined(*parts: torch.Tensor) -> torch.Tensor:
 
     So one collective carries them.
     """
-    return torch.cat([part.view(torch.uint8) for part in parts], dim=1)
+    parts_as_bytes = [part.view(torch.uint8) for part in parts]
+    return torch.cat(parts_as_bytes, dim=1)
 
 
 def parted(rows: torch.Tensor, *like: torch.Tensor) -> list[torch.Tensor]:
     """Return the parts again, contiguous and aligned, with the widths and dtypes of `like`."""
     widths = [part.shape[1] * part.element_size() for part in like]
+    columns_of_parts = rows.split(widths, dim=1)
+
     parts = []
-    for columns, part in zip(rows.split(widths, dim=1), like, strict=True):
+    for columns, part in zip(columns_of_parts, like, strict=True):
         copy = columns.clone(memory_format=torch.contiguous_format)
         parts.append(copy.view(part.dtype))
     return parts

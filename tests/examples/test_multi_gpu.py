@@ -129,9 +129,8 @@ def test_a_layer_that_needs_gpus_is_refused(example, monkeypatch):
 
 @GLOO
 def test_a_killed_rank_ends_the_others():
-    with subprocess.Popen(
-        command_of("dispatch.py"), stdout=subprocess.DEVNULL
-    ) as process:
+    command = command_of("dispatch.py")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         watched = psutil.Process(process.pid)
         ranks = []
         while len(ranks) < 2:

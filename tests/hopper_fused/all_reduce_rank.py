@@ -74,9 +74,8 @@ class Rank:
         if experts is not None:
             logits[:, experts:] -= 50
         bias = torch.zeros(all_experts, dtype=torch.bfloat16, device="cuda")
-        x = torch.randn(tokens, hidden, generator=source, device="cuda").to(
-            torch.float8_e4m3fn
-        )
+        x = torch.randn(tokens, hidden, generator=source, device="cuda")
+        x = x.to(torch.float8_e4m3fn)
         scale = 0.5 + torch.rand(hidden // 128, tokens, generator=source, device="cuda")
         return [logits, bias, x, scale]
 
@@ -179,9 +178,8 @@ def count_all_wrong(rank):
     wrong = {}
     for hops, direct_tokens in DIRECT_TOKENS.items():
         rank.join(direct_tokens=direct_tokens)
-        counts = torch.tensor(
-            [count_wrong(rank), count_wrong_replays(rank)], device="cuda"
-        )
+        counts_here = [count_wrong(rank), count_wrong_replays(rank)]
+        counts = torch.tensor(counts_here, device="cuda")
         dist.all_reduce(counts)
         calls, replays = counts.tolist()
         wrong[hops] = {"calls": calls, "replays": replays}

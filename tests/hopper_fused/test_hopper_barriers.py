@@ -134,9 +134,8 @@ def test_every_byte_of_narrow_experts_is_ordered(program_for):
 
 # Sizes decide the K blocks and h_split what is stored: each is tried with one of the other.
 SIZES_AND_SPLITS = [(SIZES, 1), (SIZES, 2)]
-SIZES_AND_SPLITS += [
-    (sizes, 1 + number % 2) for number, sizes in enumerate(OTHER_SIZES)
-]
+for number, sizes in enumerate(OTHER_SIZES):
+    SIZES_AND_SPLITS.append((sizes, 1 + number % 2))
 
 
 @pytest.mark.slow

@@ -90,17 +90,22 @@ class Division:
         """Return rows of integers."""
         command = [self.program, *map(str, question)]
         output = subprocess.check_output(command, text=True)
-        return [tuple(map(int, line.split())) for line in output.splitlines()]
+        rows = []
+        for line in output.splitlines():
+            rows.append([int(number) for number in line.split()])
+        return rows
 
     def number(self, *question):
         ((answer,),) = self.ask(*question)
         return answer
 
     def few(self, ctas, m_blocks):
-        return [Gemm1Tile(*row) for row in self.ask("few", ctas, m_blocks)]
+        tiles = self.ask("few", ctas, m_blocks)
+        return [Gemm1Tile(*tile) for tile in tiles]
 
     def many(self, scheduler, ctas, n_blocks, rows):
-        return [WorkTile(*row) for row in self.ask(scheduler, ctas, n_blocks, *rows)]
+        tiles = self.ask(scheduler, ctas, n_blocks, *rows)
+        return [WorkTile(*tile) for tile in tiles]
 
 
 @pytest.fixture(scope="module", params=LAYER_KEYS)

@@ -39,9 +39,12 @@ def program_for(tmp_path_factory):
     """A function of a layer key that returns its program, built once."""
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not on the PATH")
-    return cache(
-        lambda layer_key: build_program(layer_key, tmp_path_factory.mktemp("launch"))
-    )
+
+    @cache
+    def build(layer_key):
+        return build_program(layer_key, tmp_path_factory.mktemp("launch"))
+
+    return build
 
 
 @pytest.fixture
@@ -258,9 +261,8 @@ def test_a_layer_after_a_failed_launch_is_right(monkeypatch):
         pytest.skip("needs sm_90")
     library = load_library(stage_build.build(failing_sources()))
     layer = stage_inputs.sizes("full")
-    arguments = stage_inputs.tokens(layer, 300, "cuda") | stage_inputs.weights_once(
-        "full"
-    )
+    arguments = stage_inputs.tokens(layer, 300, "cuda")
+    arguments |= stage_inputs.weights_once("full")
 
     monkeypatch.setenv("FAIL_GEMM1", "1")
     with pytest.raises(RuntimeError):

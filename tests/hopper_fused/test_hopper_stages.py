@@ -46,15 +46,8 @@ def libraries():
     return stage_build.build_all(build, COUNTS)
 
 
-def cases_on_device():
-    cases = []
-    for layer_key, counts in COUNTS.items():
-        cases += [(layer_key, num_tokens) for num_tokens in counts]
-    return cases
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize(("layer_key", "num_tokens"), cases_on_device())
+@pytest.mark.parametrize(("layer_key", "num_tokens"), stage_build.cases(COUNTS))
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
     layer = stage_inputs.sizes(layer_key)
     tokens = stage_inputs.tokens(layer, num_tokens, DEVICE)
@@ -224,9 +217,8 @@ class RightLayer:
         starts = rows.starts
         rows_from = hopper_read_out.rows_from(rows)
         high_word = torch.zeros_like(starts)
-        return torch.stack(
-            [rows.expert[starts], rows_from[starts], starts, high_word], 1
-        )
+        fields = [rows.expert[starts], rows_from[starts], starts, high_word]
+        return torch.stack(fields, 1)
 
     def mask(self):
         """Return words of 32 experts, each for 32 tokens in turn."""
@@ -245,14 +237,16 @@ class RightLayer:
         rows = self.rows
         num_tokens = len(self.choice.chosen)
         splits = self.numbers["ctas_per_column_tile"]
-        sums = torch.full((splits, self.numbers["few_tokens"], self.hidden), torch.nan)
+        shape = (splits, self.numbers["few_tokens"], self.hidden)
+        sums = torch.full(shape, torch.nan)
         sums[:, :num_tokens] = 0
 
         m_block = (rows.first == rows.number).cumsum(0) - 1
         cta = m_block % splits
         for row in rows.real.nonzero().flatten().tolist():
+            sums_of_cta = sums[cta[row]]
             token = rows.token[row]
-            sums[cta[row], token] += self.y[row].float()
+            sums_of_cta[token] += self.y[row].float()
         return sums
 
     def many_arrays(self):

@@ -96,10 +96,11 @@ def test_no_tokens_have_no_bias(reference):
 
 def fp8_rounded(expected):
     """Return an output as one FP8 rounding leaves it."""
-    scale = expected.float().abs().max() / 448
-    return (
-        (expected.float() / scale).to(torch.float8_e4m3fn).float() * scale
-    ).bfloat16()
+    expected = expected.float()
+    scale = expected.abs().max() / 448
+    codes = (expected / scale).to(torch.float8_e4m3fn)
+    rounded = codes.float() * scale
+    return rounded.bfloat16()
 
 
 BIASES = {  # -> what is named
@@ -168,9 +169,11 @@ def test_a_mistake_of_the_layer_is_recognised(layer, named):
     by_name = dict(zip(full.inputs, inputs, strict=True))
     mistakes = dict(diagnosis.mistakes(by_name))
     (mistake,) = [each for each in mistakes if named in each]
-    by_name.update(mistakes[mistake])
-    output = reference(list(by_name.values()))
-    *_, cause = diagnosis.diagnose(full, inputs, 0, output, reference(inputs), DEFAULT)
+
+    mistaken_inputs = by_name | mistakes[mistake]
+    output = reference(list(mistaken_inputs.values()))
+    expected = reference(inputs)
+    *_, cause = diagnosis.diagnose(full, inputs, 0, output, expected, DEFAULT)
     assert cause == mistake
 
 
@@ -257,9 +260,8 @@ def test_the_own_frame_of_an_error_is_shown(name):
 
 def test_the_place_of_a_time_out_is_the_innermost_own_frame():
     named = frames.with_shown_paths(HUNG, ORIGINS)
-    assert frames.hang_lines(named, ORIGINS) == [
-        "at solutions/mine/main.py:40 in experts"
-    ]
+    (line,) = frames.hang_lines(named, ORIGINS)
+    assert line == "at solutions/mine/main.py:40 in experts"
     assert frames.hang_lines("printed", ORIGINS) == []
 
 

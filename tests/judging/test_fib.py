@@ -37,6 +37,8 @@ from moebench.packing import pack
 from plain_solution import RIGHT, solution
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
+NOT_FINITE = "the reference has 1 values in output, of 2,"
+OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 9 GiB"
 
 
 # Processes and Ctrl-C
@@ -53,12 +55,10 @@ def test_ctrl_c_drops_the_solutions_that_have_not_begun():
 
 
 def test_a_worker_takes_no_ctrl_c():
-    process = multiprocessing.get_context("spawn").Process(
-        target=time.sleep, args=(60,)
-    )
-    with mock.patch.object(
-        SpawnProcess, "_Popen", staticmethod(fib.start_without_interrupt)
-    ):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=time.sleep, args=(60,))
+    start = staticmethod(fib.start_without_interrupt)
+    with mock.patch.object(SpawnProcess, "_Popen", start):
         process.start()
     status = Path(f"/proc/{process.pid}/status").read_text()
     process.terminate()
@@ -170,13 +170,8 @@ class Process:
             self.exitcode = -11
             raise EOFError
 
-        status = (
-            EvaluationStatus.COMPILE_ERROR
-            if name == "wrong"
-            else EvaluationStatus.PASSED
-        )
         evaluation = SimpleNamespace(
-            status=status,
+            status=EvaluationStatus.PASSED,
             inputs=self.asked["inputs"],
             reference_ms=self.asked["ref_mean_latency_ms"],
         )
@@ -233,9 +228,7 @@ def runner(monkeypatch, tmp_path):
         if cfg.profile_baseline:
             timed.append(workload.uuid)
         if workload.uuid == "too large":
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 9 GiB\nand more"
-            )
+            raise torch.OutOfMemoryError(f"{OUT_OF_MEMORY}\nand more")
         times = built.count(workload.uuid)
         is_finite = times <= FINITE_TIMES.get(workload.uuid, times)
         expected = torch.tensor([1, 1 if is_finite else torch.nan])
@@ -340,31 +333,22 @@ def test_a_device_on_which_no_reference_runs_is_not_why_another_ones_worker_is_l
 
 def test_no_solution_runs_on_a_new_workers_reference_that_is_not_finite(runner):
     """Nor the one after next: FIB leaves out only the next."""
-    assert set(runner("finite once", "first", "dies", "second", "third")) == {
-        "first",
-        "dies",
-    }
+    results = runner("finite once", "first", "dies", "second", "third")
+    assert set(results) == {"first", "dies"}
     assert runner.worker._worker_proc.names == []
-    assert str(runner.started.fault).startswith(
-        "the reference has 1 values in output, of 2,"
-    )
+    assert str(runner.started.fault).startswith(NOT_FINITE)
 
 
 def test_a_reference_that_is_out_of_memory_says_so_and_costs_no_other_workload(runner):
     for _ in range(5):
         with pytest.raises(RuntimeError) as raised:
             runner("too large", "first")
-        assert (
-            str(raised.value)
-            == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB"
-        )
+        assert str(raised.value) == f"OutOfMemoryError: {OUT_OF_MEMORY}"
     assert runner("a", "first")["first"].inputs == "a"
 
 
 def test_a_reference_that_is_not_finite_is_not_evaluated(runner):
-    with pytest.raises(
-        RuntimeError, match="^the reference has 1 values in output, of 2,"
-    ):
+    with pytest.raises(RuntimeError, match=f"^{NOT_FINITE}"):
         runner("not finite", "first")
     assert runner("a", "first")["first"].inputs == "a"
 
@@ -538,9 +522,8 @@ def test_a_worker_that_cannot_start_is_no_fault_of_the_reference(
         raise RuntimeError("Failed to start worker")
         yield
 
-    plan = judged.plan(
-        {"tiny": solution(tmp_path, RIGHT)}, ["16", "19"], device=judged.GPU
-    )
+    packed = {"tiny": solution(tmp_path, RIGHT)}
+    plan = judged.plan(packed, ["16", "19"], device=judged.GPU)
     first, second = plan
     with closing(evaluate.Evaluator(plan)) as evaluator:
         monkeypatch.setattr(fib, "patched_runner", fails)
@@ -580,10 +563,8 @@ def test_a_time_out_on_a_gpu_is_not_waited_for_again(tmp_path, monkeypatch, on_g
     packed = {"tiny": solution(tmp_path)}
 
     for outcome in judged.outcomes(packed, ["16", "19"], device=judged.GPU):
-        assert (
-            outcome.evaluated["tiny"].trace.evaluation.status
-            == EvaluationStatus.TIMEOUT
-        )
+        evaluation = outcome.evaluated["tiny"].trace.evaluation
+        assert evaluation.status == EvaluationStatus.TIMEOUT
     clock, *calls, closed = runners.seen
     assert len(calls) == 1
 

@@ -12,7 +12,6 @@ import judged
 import psutil
 import pytest
 import torch
-from moebench.core import paths
 from moebench.judging.isolation import runner
 from plain_solution import RIGHT, solution, source
 
@@ -136,13 +135,6 @@ HOSTILE = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch, no_gpu):
-    """The folder in which a command finds solutions."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    return tmp_path
-
-
 def run(folder, names, *arguments):
     """Return the exit status of a run, and solution and T -> evaluation."""
     status, traces = judged.recorded(folder, "--solutions", *names, *arguments)
@@ -155,12 +147,9 @@ def run(folder, names, *arguments):
 
 def sleepers():
     """Return the processes that a solution has left behind."""
+    command = ["sleep", str(SECONDS_ASLEEP)]
     processes = psutil.process_iter(["cmdline"])
-    return [
-        each
-        for each in processes
-        if each.info["cmdline"] == ["sleep", str(SECONDS_ASLEEP)]
-    ]
+    return [process for process in processes if process.info["cmdline"] == command]
 
 
 def test_each_is_its_own_result_and_nobody_elses(folder, monkeypatch, capsys):

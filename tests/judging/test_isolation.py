@@ -226,14 +226,13 @@ def look(tmp_path):
         plan = judged.plan({"tiny": packed}, ["16"], verbose=verbose)
         (task,) = plan
         (part,) = plan.parts.values()
-        performance = (
-            Performance(latency_ms=1, speedup_factor=2) if status == PASSED else None
-        )
+        performance = None
+        if status == PASSED:
+            performance = Performance(latency_ms=1, speedup_factor=2)
         findings = {"tiny": Finding(status, performance=performance)}
         with closing(SecondLook(plan, "cpu")) as second_look:
-            return (findings | second_look.changed_findings(part, task, findings))[
-                "tiny"
-            ]
+            changed = second_look.changed_findings(part, task, findings)
+            return (findings | changed)["tiny"]
 
     return look_at
 
@@ -334,10 +333,8 @@ def test_a_second_look_on_a_gpu(tmp_path):
 
 
 def test_control_characters_are_written_out():
-    assert (
-        printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b")
-        == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
-    )
+    text = printable("a\x1b[2J\x07\r\nb\tc\u202e\x9b")
+    assert text == "a\\x1b[2J\\x07\nb\tc\\u202e\\x9b"
 
 
 def test_long_text_is_cut_in_lines_and_in_characters():

@@ -18,7 +18,6 @@ from unittest import mock
 
 import judged
 import pytest
-import torch
 from moebench.core import paths, provenance
 from moebench.core.errors import CannotRun, UserError
 from moebench.judging import on_ray
@@ -27,14 +26,12 @@ from moebench.judging.plan import Task
 from moebench.results import trace_files
 
 SMALL_WORKLOADS = ["16", "19", "24", "33", "37", "70"]  # by T
-CPU_ONLY = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the interpreter's job, for CPUs"
-)
 
 
 def on_a_cluster(test):
     """Mark a slow test of the `cluster` fixture: on CPUs, and all in one xdist worker."""
-    return CPU_ONLY(pytest.mark.slow(pytest.mark.xdist_group("ray")(test)))
+    in_one_worker = pytest.mark.xdist_group("ray")
+    return judged.ON_CPU(pytest.mark.slow(in_one_worker(test)))
 
 
 # What needs no Ray
@@ -85,27 +82,23 @@ class FakeRay:
         return plan
 
     def remote(self, actor):
-        return SimpleNamespace(
-            options=lambda **options: SimpleNamespace(remote=self.create)
-        )
+        creating = SimpleNamespace(remote=self.create)
+        return SimpleNamespace(options=lambda **options: creating)
 
     def create(self, plan):
         number = len(self.actors)
+        self.actors.append(number)
 
         def note(task=None):
             self.calls.append((number, task))
             return len(self.calls) - 1
 
-        methods = {
-            "ready": note,
-            "evaluate": note,
-            "close": lambda: self.ended.append(number),
-        }
-        actor = SimpleNamespace(number=number)
-        for name, method in methods.items():
-            setattr(actor, name, SimpleNamespace(remote=method))
-        self.actors.append(number)
-        return actor
+        return SimpleNamespace(
+            number=number,
+            ready=SimpleNamespace(remote=note),
+            evaluate=SimpleNamespace(remote=note),
+            close=SimpleNamespace(remote=lambda: self.ended.append(number)),
+        )
 
     def wait(self, results):
         """Return the first result, and the others.
@@ -156,7 +149,8 @@ def run_tasks(monkeypatch, tasks, slots, **faults):
     """Run tasks on a fake cluster with so many slots. faults: arguments of FakeRay."""
     ray = FakeRay(**faults)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    outcomes = list(on_ray.Cluster({}, slots, "").outcomes(tasks, lambda text: None))
+    fake_cluster = on_ray.Cluster({}, slots, "")
+    outcomes = list(fake_cluster.outcomes(tasks, lambda text: None))
 
     by_actor = [[] for _ in ray.actors]
     for number, task in ray.calls:
@@ -174,10 +168,10 @@ def test_a_free_actor_gets_the_longest_task_that_waits(monkeypatch):
     first_labels = [tasks[0][0] for tasks in result.by_actor]
     assert first_labels == ["T=8", "T=7"]
     assert result.killed == []
-    evaluated = {
-        outcome.task.label: set(outcome.evaluated) for outcome in result.outcomes
-    }
-    assert evaluated == {each.label: {"x", "y"} for each in TASKS}
+    labels = {outcome.task.label for outcome in result.outcomes}
+    assert labels == {task.label for task in TASKS}
+    for outcome in result.outcomes:
+        assert set(outcome.evaluated) == {"x", "y"}
 
 
 def test_there_are_no_more_actors_than_tasks(monkeypatch):
@@ -246,9 +240,7 @@ def nodes(monkeypatch):
 
     def set_nodes(*resources):
         listed = [{"Alive": True, "Resources": each} for each in resources]
-        listed.append(
-            {"Alive": False, "Resources": {"GPU": 8, "accelerator_type:B200": 1}}
-        )
+        listed.append({"Alive": False, "Resources": gpu_node("B200")})
         monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(nodes=lambda: listed))
 
     return set_nodes
@@ -290,7 +282,8 @@ def test_an_actor_prepares_each_definition_once(monkeypatch):
     monkeypatch.setattr(on_ray.dataset, "labelled", labelled)
     monkeypatch.setattr(on_ray, "build_slow", build_slow)
 
-    actor = on_ray.Actor(mock.Mock(parts={"a": mock.Mock(), "b": mock.Mock()}))
+    plan = mock.Mock(parts={"a": mock.Mock(), "b": mock.Mock()})
+    actor = on_ray.Actor(plan)
     for task in (new_task("a", 1), new_task("a", 2), new_task("b", 3)):
         actor.evaluate(task)
         on_ray.Evaluator.return_value.evaluate.assert_called_with(task)

@@ -24,16 +24,6 @@ from recorded import performance
 from rich.console import Console
 
 NAME = definition_name("small")
-ON_CPU = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="the interpreter's job, for CPUs"
-)
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The folder in which a command finds solutions."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
-    return tmp_path
 
 
 # One solution on one workload
@@ -108,9 +98,8 @@ def test_a_trace_says_what_it_measured(folder):
     assert evaluated.passed
     assert not evaluated.trace.evaluation.log
     assert evaluated.trace.solution == packed.name
-    assert {recorded.source_sha1, recorded.source_fingerprint} == staleness.hashes(
-        packed
-    )
+    hashes = {recorded.source_sha1, recorded.source_fingerprint}
+    assert hashes == staleness.hashes(packed)
     assert recorded.command == "moebench run --x"
     assert recorded.tolerance == str(TOLERANCES["relaxed"])
     assert recorded.protocol.startswith("trials=1 ")
@@ -457,7 +446,7 @@ def test_a_table_holds_one_kind_of_gpu(folder, trace):
 # All of it
 
 
-@ON_CPU
+@judged.ON_CPU
 def test_the_main_job_on_a_few_workloads(tmp_path, capfd):
     """All of `make bench` on a CPU but for its length: test_answers.py has every workload."""
     names = ("torch_moe", "triton_fused_v2", "hopper_fused")
@@ -475,7 +464,7 @@ def test_the_main_job_on_a_few_workloads(tmp_path, capfd):
     assert max(map(len, lines)) <= 100
 
 
-@ON_CPU
+@judged.ON_CPU
 @pytest.mark.parametrize(
     ("routing", "active"),
     [("skewed", range(2, 33)), ("uniform", range(2, 33)), ("one-expert", [1])],

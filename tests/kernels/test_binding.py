@@ -71,9 +71,8 @@ def test_a_tensor_is_refused_in_the_words_of_python(binding, host, name, spoil):
 @pytest.mark.parametrize("offset", [-1, 225])
 def test_an_offset_that_no_rank_has_is_refused(binding, offset):
     arguments = layer_arguments("small", 3, "cpu") | {"local_expert_offset": offset}
-    assert refusal(binding.run_layer, arguments).startswith(
-        f"local_expert_offset: got {offset}"
-    )
+    line = refusal(binding.run_layer, arguments)
+    assert line.startswith(f"local_expert_offset: got {offset}")
 
 
 def test_tokens_in_bf16_have_no_scales(binding, host):
@@ -84,9 +83,8 @@ def test_tokens_in_bf16_have_no_scales(binding, host):
 
     # nothing is wrong but the device, which is looked at last
     assert refusal(binding.run_layer_bf16, arguments).endswith("want a CUDA device")
-    assert refusal(binding.run_layer, layer_arguments("small", 3, "cpu")).endswith(
-        "a CUDA device"
-    )
+    arguments = layer_arguments("small", 3, "cpu")
+    assert refusal(binding.run_layer, arguments).endswith("a CUDA device")
 
 
 def test_a_call_with_an_argument_less_is_refused(binding):

@@ -161,10 +161,8 @@ def build_in(tmp_path, monkeypatch):
         )
 
         assert library.parent.parent == place / "the cache"
-        assert sorted(path.name for path in place.iterdir()) == [
-            "in clude",
-            "the cache",
-        ]
+        names = {path.name for path in place.iterdir()}
+        assert names == {"in clude", "the cache"}
         return library
 
     return build
@@ -182,9 +180,9 @@ def test_any_path_builds(build_in, folder):
 @needs_nvcc
 def test_nvcc_builds_in_any_path(build_in):
     kernel = '#include "one.h"\n' + KERNEL.replace("1", "ONE")
-    built.load_library(
-        build_in("(here) & there; #1", {"a/fill.cu": kernel}, architecture="9.0a")
-    )
+    folder = "(here) & there; #1"
+    library = build_in(folder, {"a/fill.cu": kernel}, architecture="9.0a")
+    built.load_library(library)
 
 
 def test_processes_that_start_together_compile_once(compiler, cache):
@@ -216,9 +214,8 @@ def test_a_killed_build_is_begun_again(compiler, cache):
     assert time.monotonic() - begun < 3, "it waited for the killed one's compiler"
     built.load_library(library)
     assert list(cache.iterdir()) == [library.parent]
-    assert library.parent.stat().st_mode == cache.stat().st_mode, (
-        "others cannot read it"
-    )
+    # else others cannot read it
+    assert library.parent.stat().st_mode == cache.stat().st_mode
 
 
 def test_an_interrupted_build_leaves_nothing(compiler, cache):
@@ -280,10 +277,8 @@ def test_a_kernel_is_compiled_for_its_architecture():
 
     assert library.parent.name.startswith("tiny_moe_e8_h128_")
     assert "arch=compute_90a,code=sm_90a" in (library.parent / "build.log").read_text()
-    names = {
-        path.relative_to(library.parent).as_posix()
-        for path in library.parent.rglob("*")
-    }
+    folder = library.parent
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
     assert names == {
         *texts,
         "a",

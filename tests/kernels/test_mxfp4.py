@@ -30,7 +30,8 @@ def dequantise_kernel(w_ptr, scale_ptr, even_ptr, odd_ptr):
     row = tl.arange(0, 4)[:, None]
     column = tl.arange(0, 64)[None, :]
     at = row * 64 + column
-    even, odd = weight_tile(w_ptr + at, scale_ptr + row + 0 * at)
+    scale_at = row + 0 * column
+    even, odd = weight_tile(w_ptr + at, scale_ptr + scale_at)
     tl.store(even_ptr + at, even)
     tl.store(odd_ptr + at, odd)
 

@@ -38,10 +38,14 @@ class Layer:
 
     def __call__(self, x, w, factor, output):
         self.calls += 1
+        rows, columns = x.shape
+        count = x.numel()
         h = torch.empty_like(x)
-        scale_kernel[(triton.cdiv(x.numel(), 256),)](x, h, x.numel(), factor, BLOCK=256)
-        descriptor = TensorDescriptor(h, list(h.shape), [h.shape[1], 1], [16, 64])
-        add_kernel[(x.shape[0] // 16,)](descriptor, w, output, 1, ROWS=16, COLUMNS=64)
+        blocks = triton.cdiv(count, 256)
+        scale_kernel[(blocks,)](x, h, count, factor, BLOCK=256)
+
+        descriptor = TensorDescriptor(h, [rows, columns], [columns, 1], [16, 64])
+        add_kernel[(rows // 16,)](descriptor, w, output, 1, ROWS=16, COLUMNS=64)
 
 
 def check_call(call, rows=32, factor=2.5, stream=None):

@@ -55,7 +55,7 @@ pytestmark = [each_device, pytest.mark.usefixtures("poisoned_scratch")]
 
 def cases(count):
     """Parametrise a test with so many Cases."""
-    seeds = [*range(min(QUICK, count)), *map(slow, range(QUICK, count))]
+    seeds = [seed if seed < QUICK else slow(seed) for seed in range(count)]
     return pytest.mark.parametrize("seed", seeds)
 
 
@@ -278,9 +278,8 @@ def test_gemm1_swiglu_quant(device, seed):
     )
     output = (h[rows], scale[rows])
     expected = (expected_h[rows], expected_scale[rows])
-    assert_fp8_within(
-        device, output, expected, fp32_noise(device, dequantised(*expected))
-    )
+    noise = fp32_noise(device, dequantised(*expected))
+    assert_fp8_within(device, output, expected, noise)
 
 
 @cases(1)
@@ -331,9 +330,8 @@ def test_dequantise(device, num_tokens, row_major, monkeypatch):
 
     if row_major:
         x_scale = x_scale.t().contiguous()
-        monkeypatch.setattr(
-            import_module(dequantise.__module__), "SCALES_ROW_MAJOR", True
-        )
+        module = import_module(dequantise.__module__)
+        monkeypatch.setattr(module, "SCALES_ROW_MAJOR", True)
     output = dequantise(x, x_scale)
 
     # Triton's interpreter cuts bf16 off instead of rounding it.
@@ -377,11 +375,10 @@ def set_activation(monkeypatch):
     def set_sizes(sizes):
         module = import_module(swiglu.fn.__module__)
         for name, value in activations.constants(sizes).items():
-            name = name.upper()
-            monkeypatch.setattr(module.problem, name, value)
-            monkeypatch.setattr(
-                module, name.removeprefix("SWIGLU_"), tl.constexpr(value)
-            )
+            constant = name.upper()
+            monkeypatch.setattr(module.problem, constant, value)
+            compiled_in = constant.removeprefix("SWIGLU_")
+            monkeypatch.setattr(module, compiled_in, tl.constexpr(value))
         monkeypatch.setattr(activations, "LIMIT", float(sizes["swiglu_limit"]))
         return module.swiglu_ref
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mma_small_layer as small
 import torch
+from layer_inputs import WEIGHTS_AND_SCALES
 from packed_sources import with_one_replaced
 
 HERE = Path(__file__).parent
@@ -94,9 +95,8 @@ def launch(program, layer, arguments, ctas, folder):
     command = [program, folder / "in", folder / "out", ctas, num_tokens]
     command += [arguments["local_expert_offset"], factor]
 
-    done = subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, timeout=300
-    )
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
 
     assert (folder / "out").exists(), done.stderr
     return Launch(done, *from_bytes((folder / "out").read_bytes(), layer, num_tokens))
@@ -107,13 +107,7 @@ def to_bytes(layer, arguments):
     routed = ["topk_ids", "topk_weights"]
     logits = ["routing_logits", "routing_bias"]
     names = routed if layer["routed"] else logits
-    names += [
-        "hidden_states",
-        "hidden_states_scale",
-        "gemm1_weights",
-        "gemm1_weights_scale",
-    ]
-    names += ["gemm2_weights", "gemm2_weights_scale"]
+    names += ["hidden_states", "hidden_states_scale", *WEIGHTS_AND_SCALES]
 
     parts = []
     for name in names:
@@ -133,7 +127,8 @@ def from_bytes(raw, layer, num_tokens):
     scale_bytes = inter // 32 * 4
     rows = (len(data) - output_bytes) // (h_bytes + scale_bytes)
 
-    output, h, scale = data.split([output_bytes, rows * h_bytes, rows * scale_bytes])
+    sizes = [output_bytes, rows * h_bytes, rows * scale_bytes]
+    output, h, scale = data.split(sizes)
     return (
         output.view(torch.bfloat16).view(num_tokens, hidden),
         h.view(torch.float16).view(rows, inter),

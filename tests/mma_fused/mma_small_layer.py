@@ -114,9 +114,8 @@ def size_files(layer):
     activation = {}
     for name, value in swiglu.constants(layer).items():
         activation["k" + name.title().replace("_", "")] = value
-    form = {
-        SYMBOLS[name]: layer["routed"] for name in constants_of("interface", "full")
-    }
+    names = constants_of("interface", "full")
+    form = {SYMBOLS[name]: layer["routed"] for name in names}
     return {
         "problem.cuh": stage_build.problem_header(layer) + constants(activation),
         "interface.cuh": "#pragma once\n" + constants(form),
@@ -203,9 +202,8 @@ def first_fault(layer, arguments, output, h, h_scale):
         arguments = dequantised(arguments)
     _, weight, rows = rows_of(layer, arguments)
     h = h_of(h, h_scale, rows, layer.get("mxfp4"))
-    fault = wrong_h(layer, arguments, rows, weight, h) or wrong_scales(
-        h_scale[: len(h)]
-    )
+    fault = wrong_h(layer, arguments, rows, weight, h)
+    fault = fault or wrong_scales(h_scale[: len(h)])
     if fault:
         return f"gemm1 + swiglu_quant: {fault}"
 

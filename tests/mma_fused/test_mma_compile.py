@@ -15,9 +15,8 @@ LAUNCHES = [("full", architecture) for architecture in small.ARCHITECTURES]
 for name in OTHER_LAYERS:
     LAUNCHES += [(name, architecture) for architecture in ("sm_80", "sm_90")]
 # sm_103 is built as sm_100, sm_86 with the other layer
-LAUNCHES += [
-    (MXFP4_LAYERS[0], name) for name in ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
-]
+for name in ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120"):
+    LAUNCHES.append((MXFP4_LAYERS[0], name))
 LAUNCHES += [(MXFP4_LAYERS[1], architecture) for architecture in ("sm_86", "sm_90")]
 
 INSIDE = ("many_tokens/many_tokens.py::many_tokens", "full")

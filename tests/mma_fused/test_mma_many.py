@@ -169,6 +169,7 @@ def test_gemm2_fp16(module, draw, blocks):
 # ---- MXFP4 weights ----
 
 
+MXFP4_KEY = "deepseek-v4-flash-ep8-mxfp4"
 mxfp4_tiles = on_each(Blocks(16, 128, 128), Blocks(32, 64, 128))
 
 
@@ -216,12 +217,6 @@ def test_gemm2_mxfp4_bf16(module, draw, blocks):
 
 
 TOKEN_TENSORS = ("hidden_states", "hidden_states_scale", "topk_ids")
-WEIGHTS = (
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-)
 
 
 class Launches:
@@ -239,10 +234,9 @@ class Launches:
 @pytest.fixture
 def mxfp4_main(packed_module):
     """The packed solution's main.py, and the calls of its one launch."""
-    key = "deepseek-v4-flash-ep8-mxfp4"
     launches = Launches()
-    packed_module("mma_fused", "build", key).load_kernels = lambda: launches
-    return packed_module("mma_fused", "main", key), launches
+    packed_module("mma_fused", "build", MXFP4_KEY).load_kernels = lambda: launches
+    return packed_module("mma_fused", "main", MXFP4_KEY), launches
 
 
 @pytest.mark.parametrize(
@@ -259,7 +253,9 @@ def test_mxfp4_tokens_are_shared_among_launches(mxfp4_main, num_tokens, shares):
     assert [len(tokens) for tokens in by_place[0]] == shares
     for name, parts in zip(TOKEN_TENSORS, by_place[:3], strict=True):
         check_parts(parts, values[name])
-    for name, weights in zip(WEIGHTS, by_place[4:8], strict=True):
+    for name, weights in zip(
+        layer_inputs.WEIGHTS_AND_SCALES, by_place[4:8], strict=True
+    ):
         for weight in weights:
             assert weight is values[name]
     assert values["output"].isfinite().all()
@@ -286,9 +282,7 @@ def test_more_mxfp4_tokens_than_a_few_launches_take(mxfp4_main):
 
 def test_arguments_of_several_launches_are_checked(mxfp4_main):
     main, launches = mxfp4_main
-    values = layer_inputs.arguments(
-        "deepseek-v4-flash-ep8-mxfp4", 300, "meta", offset=0
-    )
+    values = layer_inputs.arguments(MXFP4_KEY, 300, "meta", offset=0)
     values["topk_ids"] = values["topk_ids"][:299]
     with pytest.raises(ValueError, match="topk_ids"):
         main.run_mxfp4(*values.values())
@@ -299,13 +293,9 @@ def test_arguments_of_several_launches_are_checked(mxfp4_main):
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89"])
 @pytest.mark.parametrize("num_tokens", [300, 2000])
 def test_mxfp4_layer_of_other_architectures(packed_module, architecture, num_tokens):
-    many = packed_module(
-        "mma_fused", "many_tokens.many_tokens", "deepseek-v4-flash-ep8-mxfp4"
-    )
-    values = layer_inputs.arguments(
-        "deepseek-v4-flash-ep8-mxfp4", num_tokens, offset=16
-    )
-    expected = expected_output("deepseek-v4-flash-ep8-mxfp4", values)
+    many = packed_module("mma_fused", "many_tokens.many_tokens", MXFP4_KEY)
+    values = layer_inputs.arguments(MXFP4_KEY, num_tokens, offset=16)
+    expected = expected_output(MXFP4_KEY, values)
     gpu = (architecture, "", 132)
 
     with mock.patch.object(many, "gpu_of", lambda device: gpu):
@@ -353,9 +343,8 @@ def executed(text, word):
         name, target, *sources = words
         operands = []
         for source in sources:
-            operands.append(
-                registers[source] if source in registers else int(source, 0)
-            )
+            is_register = source in registers
+            operands.append(registers[source] if is_register else int(source, 0))
         registers[target] = result_of(name, operands)
     return [registers["$0"], registers["$1"]]
 
@@ -404,10 +393,10 @@ def shape_of(layer_key):
 def choices_of(module, architecture, shape, token_counts):
     most = ahead_of_time.MULTIPROCESSORS[architecture]
     choose = module("choose_tiles").choose_many
-    return {
-        choose(architecture, "", most, shape.sizes, shape.share, count)
-        for count in token_counts
-    }
+    choices = set()
+    for count in token_counts:
+        choices.add(choose(architecture, "", most, shape.sizes, shape.share, count))
+    return choices
 
 
 @pytest.mark.parametrize("architecture", small.ARCHITECTURES)

@@ -35,9 +35,8 @@ def errors(tool, configuration, sources, layers=LAYERS):
     """
     flags = (*small.flags(configuration), "-lineinfo")
     library = build_library("mma_stages", sources, architecture=small.HERE, flags=flags)
-    return sanitizer.errors(
-        (*sanitizer.TOOLS[tool], *KERNEL), small.__file__, library, layers
-    )
+    options = (*sanitizer.TOOLS[tool], *KERNEL)
+    return sanitizer.errors(options, small.__file__, library, layers)
 
 
 def plain_sources(name="split-k"):

@@ -25,9 +25,7 @@ COUNTS = {
     "step-3.5-flash-ep8": (3, 80, 256),
     "deepseek-v4-pro-ep8-routed": (3, 80, 256),
 }
-FORCED = [
-    configuration for configuration in small.CONFIGURATIONS if configuration != OWN
-]
+FORCED = [forced for forced in small.CONFIGURATIONS if forced != OWN]
 GRIDS = (58, 66, 84, 108, 114)
 MXFP4 = ["mxfp4", "long-mxfp4", "split-k-mxfp4"]  # of small layers
 BUILDS = [(layer_key, OWN) for layer_key in COUNTS]
@@ -68,14 +66,7 @@ def check(library, layer, arguments, ctas=0):
     return output
 
 
-def cases():
-    parameters = []
-    for layer_key, counts in COUNTS.items():
-        parameters += [(layer_key, num_tokens) for num_tokens in counts]
-    return parameters
-
-
-@pytest.mark.parametrize(("layer_key", "num_tokens"), cases())
+@pytest.mark.parametrize(("layer_key", "num_tokens"), stage_build.cases(COUNTS))
 def test_every_stage_is_right(libraries, layer_key, num_tokens):
     check(libraries[layer_key, OWN], *inputs(layer_key, num_tokens))
 

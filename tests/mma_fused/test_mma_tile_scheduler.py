@@ -134,9 +134,8 @@ def test_gemm1_has_each_k_block_once_and_in_order(schedule, layer_key, ctas, m_b
             done[item.tile, k_block] += 1
 
     assert set(done.values()) <= {1}
-    assert set(done) == set(
-        product(range(m_blocks * layer.n_blocks), range(layer.k_blocks1))
-    )
+    tiles = range(m_blocks * layer.n_blocks)
+    assert set(done) == set(product(tiles, range(layer.k_blocks1)))
     order = [(item.cta, item.tile) for item in items]
     assert order == sorted(order)
 
@@ -171,9 +170,8 @@ def test_parts_of_a_tile_do_not_wait_for_each_other(
         assert first.cta != second.cta
         assert first.end == second.first
         assert first.end % WARPS == 0
-        assert first.end - first.first <= second.end - second.first, (
-            "the second waits for it"
-        )
+        # the second waits for it
+        assert first.end - first.first <= second.end - second.first
     assert len(tiles) == len(parts)
 
 

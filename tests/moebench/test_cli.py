@@ -152,9 +152,8 @@ def test_ctrl_c_ends_what_was_started(monkeypatch, capfd):
 
 def test_without_torch_the_command_that_installs_it_is_named(tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('', name='torch')")
-    search_path = os.pathsep.join(
-        [str(tmp_path), str(MOEBENCH.parent), str(paths.ROOT)]
-    )
+    folders = [tmp_path, MOEBENCH.parent, paths.ROOT]
+    search_path = os.pathsep.join(map(str, folders))
     done = subprocess.run(
         [sys.executable, "-m", "moebench", "run"],
         env=os.environ | {"PYTHONPATH": search_path},

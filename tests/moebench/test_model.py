@@ -243,9 +243,8 @@ def test_the_bound_at_one_token_is_that_of_the_experts_that_a_rank_has_on_averag
     sizes = read(config_of("DeepSeek-V3")).on(8)
     single = expected_bound(1, sizes)
     assert single.active == pytest.approx(1.0)
-    assert single.ms == pytest.approx(
-        44.07e6 / CEILINGS[MEASURED_ON]["bytes"] * 1e3, rel=0.01
-    )
+    seconds = 44.07e6 / CEILINGS[MEASURED_ON]["bytes"]
+    assert single.ms == pytest.approx(1e3 * seconds, rel=0.01)
 
     many = expected_bound(4096, sizes)
     assert many.active == pytest.approx(32, abs=0.1)
@@ -308,11 +307,8 @@ def test_an_added_layer_works_everywhere_without_a_source_edited(clone, config):
     assert added.returncode == 0, added.stderr
     assert "moebench run --definition tiny\n" in added.stdout
 
-    before = (
-        (paths.ROOT / "definitions" / "layers.toml")
-        .read_text(encoding="utf-8")
-        .rstrip()
-    )
+    table = paths.ROOT / "definitions" / "layers.toml"
+    before = table.read_text(encoding="utf-8").rstrip()
     table = (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
     assert table.startswith(before)
     assert table.removeprefix(before).count("[") == 1
@@ -343,9 +339,8 @@ def test_other_ranks_and_experts_in_mxfp4_are_the_same_model(clone, config):
         done = python("-m", "moebench", "model", config(content), *split, "--add", key)
         assert done.returncode == 0, done.stderr
 
-    models = tomllib.loads(
-        (copy / "definitions" / "layers.toml").read_text(encoding="utf-8")
-    )
+    table = copy / "definitions" / "layers.toml"
+    models = tomllib.loads(table.read_text(encoding="utf-8"))
     assert models["tiny"]["name"] == "tiny"
     assert models["tiny"]["ranks"] == {"tiny": 1, "tiny-ep2": 2}
     assert models["tiny"]["mxfp4"] == {"tiny-mxfp4": 1, "tiny-tp2-mxfp4": {"tp": 2}}

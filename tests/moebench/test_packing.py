@@ -8,6 +8,7 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
+import tiny_solution
 import torch
 from flashinfer_bench import TraceSet
 from flashinfer_bench.compile import BuilderRegistry
@@ -20,17 +21,8 @@ from moebench.packing import build_ahead, manifest, pack, problem
 from moebench.packing.references import included
 from packed_sources import packed_texts, write_texts
 from process_tree import descendants, goes_on
+from tiny_solution import MAIN, MANIFEST
 
-MANIFEST = """
-name = "tiny"
-author = "tests"
-description = "Writes ones."
-language = "python"
-entry_point = "main.py::run"
-target_hardware = ["cpu"]
-"""
-INPUTS = ", ".join(definition("small").inputs)
-MAIN = f"from ..common.host.ones import ones\n\ndef run({INPUTS}, output):\n    ones(output)\n"
 SOLUTIONS = manifest.solution_names()
 
 
@@ -43,16 +35,18 @@ def edit(path, old, new):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The solutions folder, with one small torch solution."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
-    write_texts(
-        paths.SOLUTIONS,
-        {
-            "tiny/solution.toml": MANIFEST,
-            "tiny/main.py": MAIN,
-            "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
-        },
-    )
-    return paths.SOLUTIONS
+    return tiny_solution.make(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def state(folder):
+    """A function that adds a line to tiny's manifest."""
+
+    def add(line):
+        with (folder / "tiny" / "solution.toml").open("a") as file:
+            file.write(f"{line}\n")
+
+    return add
 
 
 def packed_sources(name="tiny"):
@@ -111,17 +105,12 @@ def names_below(folder):
 
 
 def test_a_packed_file_is_ascii_whoever_reads_it(folder):
-    edit(
-        folder / "tiny" / "solution.toml",
-        "Writes ones.",
-        "Schreibt lauter Einsen für alle.",
-    )
+    description = "Schreibt lauter Einsen für alle."
+    edit(folder / "tiny" / "solution.toml", "Writes ones.", description)
     for path in pack.write_packed(["tiny"]):
         assert path.read_bytes().isascii()
-        assert (
-            "für"
-            in TraceSet.from_path(str(folder.parent)).get_solution("tiny").description
-        )
+        trace_set = TraceSet.from_path(str(folder.parent))
+        assert trace_set.get_solution("tiny").description == description
 
 
 @pytest.mark.parametrize(
@@ -184,23 +173,21 @@ def test_imports_and_includes_are_followed(folder):
         "common/cuda/c.cuh",
         "common/cuda/d.h",
     }
-    assert sources["main.py"].startswith(
-        "from .common.host import ones\nfrom .few import launch\n"
-    )
-    assert (
-        sources["few/launch.py"]
-        == "from ..common.host.sizes import N\nfrom .. import main\n"
-    )
-    assert sources["few/kernel.cu"] == '#include <cuda.h>\n#include "a.cuh"\n'
-    assert sources["few/own.cuh"] == '#include "other.cuh"\n'
-    assert sources["few/other.cuh"] == '#include "library.h"\n'
-    assert sources["common/cuda/b.cu"] == '  #  include "c.cuh"\n'
-    assert (
-        sources["common/host/sizes.py"] == "def size():\n    from .table import rows\n"
-    )
+    first_imports = "from .common.host import ones\nfrom .few import launch\n"
+    assert sources["main.py"].startswith(first_imports)
+    changed = {
+        "few/launch.py": "from ..common.host.sizes import N\nfrom .. import main\n",
+        "few/kernel.cu": '#include <cuda.h>\n#include "a.cuh"\n',
+        "few/own.cuh": '#include "other.cuh"\n',
+        "few/other.cuh": '#include "library.h"\n',
+        "common/cuda/b.cu": '  #  include "c.cuh"\n',
+        "common/host/sizes.py": "def size():\n    from .table import rows\n",
+    }
+    for path, text in changed.items():
+        assert sources[path] == text
 
 
-def test_units_are_packed_with_what_they_include(folder):
+def test_units_are_packed_with_what_they_include(folder, state):
     write_texts(
         folder,
         {
@@ -209,11 +196,7 @@ def test_units_are_packed_with_what_they_include(folder):
         },
     )
     assert "common/cuda/a.cuh" not in packed_sources()
-    edit(
-        folder / "tiny" / "solution.toml",
-        "language",
-        'units = ["common/cuda/binding.cu"]\nlanguage',
-    )
+    state('units = ["common/cuda/binding.cu"]')
     assert {"common/cuda/binding.cu", "common/cuda/a.cuh"} < set(packed_sources())
 
 
@@ -282,21 +265,13 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     assert pack.pack("variant")["small"].name == "variant_h512_i256"
 
 
-def test_a_variant_has_its_bases_stages_and_units(folder):
+def test_a_variant_has_its_bases_stages_and_units(folder, state):
     write_texts(folder, {"common/cuda/a.cu": "// a\n"})
     before = pack.pack("tiny")["small"]
-    edit(
-        folder / "tiny" / "solution.toml",
-        "language",
-        'stages = { ones = "ones" }\nlanguage',
-    )
+    state('stages = { ones = "ones" }')
     assert pack.pack("tiny")["small"] == before
 
-    edit(
-        folder / "tiny" / "solution.toml",
-        "language",
-        'units = ["common/cuda/a.cu"]\nlanguage',
-    )
+    state('units = ["common/cuda/a.cu"]')
     write_variant(folder, "variant", "tiny")
     assert manifest.read_manifest("variant").stages == {"ones": "ones"}
     assert "common/cuda/a.cu" in packed_sources("variant")
@@ -335,17 +310,14 @@ def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
         assert packed_texts("tiny", layer_key)["tiles.csv"] == header + rows[layer_key]
 
 
-def test_each_interface_has_its_function(folder):
+def test_each_interface_has_its_function(folder, state):
     main = f"{MAIN}\n\ndef run_renorm(): ...\n\n\ndef run_routed(): ...\n"
-    more = """
-definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]
-renorm_entry_point = "main.py::run_renorm"
-routed_entry_point = "main.py::run_routed"
-"""
-    write_texts(folder, {"tiny/main.py": main, "tiny/solution.toml": MANIFEST + more})
-    entry_points = [
-        solution.spec.entry_point for solution in pack.pack("tiny").values()
-    ]
+    write_texts(folder, {"tiny/main.py": main})
+    state('definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]')
+    state('renorm_entry_point = "main.py::run_renorm"')
+    state('routed_entry_point = "main.py::run_routed"')
+    packed = pack.pack("tiny").values()
+    entry_points = [solution.spec.entry_point for solution in packed]
     assert entry_points == [
         "main.py::run",
         "main.py::run_renorm",
@@ -361,13 +333,12 @@ def test_constants_beside_the_kernels_are_the_first_definitions(name):
 @pytest.mark.parametrize("solution", ["hopper_fused", "triton_fused_v2"])
 def test_constants_that_are_packed_are_the_definitions(solution):
     for layer_key, packed in pack.pack(solution).items():
-        constants = [
-            source for source in packed.sources if source.path in problem.FILES
-        ]
+        texts = {source.path: source.content for source in packed.sources}
+        constants = texts.keys() & problem.FILES
         assert constants
-        for source in constants:
-            in_tree = problem.packed_text(source.path, layer_key)
-            assert without_folders(source.content) == without_folders(in_tree)
+        for path in constants:
+            in_tree = problem.packed_text(path, layer_key)
+            assert without_folders(texts[path]) == without_folders(in_tree)
 
 
 def without_folders(text):
@@ -394,9 +365,9 @@ def test_our_solutions_never_import_the_harness(name):
     ours = {"moebench", "definitions", "scripts", "solutions"}
     texts = set()
     for solution in pack.pack(name).values():
-        texts |= {
-            each.content for each in solution.sources if each.path.endswith(".py")
-        }
+        for source in solution.sources:
+            if source.path.endswith(".py"):
+                texts.add(source.content)
     for text in texts:
         assert not ours & top_level_imports(text), text
 
@@ -415,48 +386,58 @@ def top_level_imports(text):
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "place"),
+    ("line", "place"),
     [
-        (
-            "solution.toml",
-            "language",
-            'units = ["common/cuda/x.cu"]\nlanguage',
-            "units: got",
-        ),
-        ("solution.toml", "language", 'unit = ["x.cu"]\nlanguage', "unit: "),
-        ("solution.toml", 'name = "tiny"', 'name = "small"', "name: got 'small'"),
-        ("solution.toml", "py::run", "py::go", "entry_point: got 'main.py::go'"),
-        ("solution.toml", "py::run", "py", "entry_point: got 'main.py'"),
-        ("solution.toml", '["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
-        (
-            "solution.toml",
-            "language",
-            'definitions = ["x"]\nlanguage',
-            "definitions.0: ",
-        ),
-        ("solution.toml", '"tests"', '"../tests"', "author: "),
-        (
-            "main.py",
-            ".host.ones",
-            ".host.twos",
-            "main.py:1: imports common/host/twos.py",
-        ),
-        ("main.py", "..common.host.ones", ".ones", "main.py:1: imports tiny/ones.py"),
-        ("main.py", "..common", "...common", "main.py:1: "),
-        ("main.py", "..common.host.ones", "..other.main", "main.py:1: "),
-        ("main.py", "..common.host.ones", "..", "main.py:1: "),
-        (
-            "main.py",
-            "..common",
-            "solutions.common",
-            "main.py:1: imports solutions.common",
-        ),
-        ("main.py", "def run", "def run(", "main.py:3"),
-        ("main.py", "ones(output)", "1" + "+1" * 20000, "RecursionError"),
+        ('units = ["common/cuda/x.cu"]', "units: got"),
+        ('unit = ["x.cu"]', "unit: "),
+        ('definitions = ["x"]', "definitions.0: "),
     ],
 )
-def test_a_mistake_is_named_in_one_line(folder, file, old, new, place):
-    edit(folder / "tiny" / file, old, new)
+def test_a_wrong_line_of_a_manifest_is_named(state, line, place):
+    state(line)
+    assert place in fault()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ('name = "tiny"', 'name = "small"', "name: got 'small'"),
+        ("py::run", "py::go", "entry_point: got 'main.py::go'"),
+        ("py::run", "py", "entry_point: got 'main.py'"),
+        ('["cpu"]', '["cpu", "hopper"]', "target_hardware.1: "),
+        ('"tests"', '"../tests"', "author: "),
+    ],
+)
+def test_a_wrong_value_in_a_manifest_is_named(folder, old, new, place):
+    edit(folder / "tiny" / "solution.toml", old, new)
+    assert place in fault()
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [
+        ("..common.host.twos", "imports common/host/twos.py"),
+        (".ones", "imports tiny/ones.py"),
+        ("...common.host.ones", ""),
+        ("..other.main", ""),
+        ("..", ""),
+        ("solutions.common.host.ones", "imports solutions.common"),
+    ],
+)
+def test_an_import_of_what_is_not_packed_is_named(folder, module, named):
+    edit(folder / "tiny" / "main.py", "..common.host.ones", module)
+    assert f"main.py:1: {named}" in fault()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("def run", "def run(", "main.py:3"),
+        ("ones(output)", "1" + "+1" * 20000, "RecursionError"),
+    ],
+)
+def test_a_source_that_cannot_be_parsed_is_named(folder, old, new, place):
+    edit(folder / "tiny" / "main.py", old, new)
     assert place in fault()
 
 
@@ -541,22 +522,15 @@ def test_a_broken_solution_leaves_the_others_to_run(broken_file, no_gpu):
 # Built ahead
 
 
-def test_what_is_built_ahead_and_what_is_not_is_said(folder, capsys):
+def test_what_is_built_ahead_and_what_is_not_is_said(folder, state, capsys):
     assert cli.main(["pack", "--build"]) == 0
-    edit(
-        folder / "common" / "host" / "ones.py",
-        "def",
-        "raise RuntimeError('no nvcc')\ndef",
-    )
+    ones = folder / "common" / "host" / "ones.py"
+    edit(ones, "def", "raise RuntimeError('no nvcc')\ndef")
     assert build_ahead.build(["tiny"]) == 1
     lines = capsys.readouterr().out.splitlines()[-2:]
     assert all(line.endswith("no nvcc") for line in lines)
 
-    edit(
-        folder / "tiny" / "solution.toml",
-        "language",
-        'dependencies = ["nowhere"]\nlanguage',
-    )
+    state('dependencies = ["nowhere"]')
     assert build_ahead.build(["tiny"]) == 0
     assert "nowhere" in capsys.readouterr().out
 

@@ -463,9 +463,8 @@ def test_inputs_are_the_same_each_time():
 )
 def test_a_profile_on_the_device(tmp_path, solution):
     """Every kernel has a stage, and a call's kernels take no longer than its wall time."""
-    assert (
-        cli.main(["profile", solution, "--calls", "3", "--records", str(tmp_path)]) == 0
-    )
+    command = ["profile", solution, "--calls", "3", "--records", str(tmp_path)]
+    assert cli.main(command) == 0
 
     record = read_json(tmp_path / f"{solution}.json", ProfileRecord)
     for workload in record.workloads:

@@ -7,33 +7,19 @@ import sys
 import tomllib
 
 import pytest
+import tiny_solution
 import torch
 from moebench.core import paths
 from moebench.core.errors import UserError
-from moebench.operators.catalogue import definition
 from moebench.packing import pack, python_package
-from packed_sources import write_texts
 
-MANIFEST = """
-name = "tiny"
-author = "tests"
-description = "Writes ones."
-language = "python"
-entry_point = "main.py::run"
+MORE_MANIFEST = """
 renorm_entry_point = "main.py::run_renorm"
 routed_entry_point = "main.py::run_routed"
-target_hardware = ["cpu"]
 dependencies = ["deep_gemm"]
 definitions = ["full", "deepseek-v3-ep8-routed"]
 """
-INPUTS = ", ".join(definition("small").inputs)
-MAIN = f"""from ..common.host.ones import ones
-
-
-def run({INPUTS}, output):
-    ones(output)
-
-
+MORE_MAIN = """
 def run_renorm(): ...
 
 
@@ -47,14 +33,7 @@ def run_routed_bf16(): ...
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """The solutions folder, with one small torch solution."""
-    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path / "solutions")
-    files = {
-        "tiny/solution.toml": MANIFEST,
-        "tiny/main.py": MAIN,
-        "common/host/ones.py": "def ones(output):\n    output.fill_(1)\n",
-    }
-    write_texts(paths.SOLUTIONS, files)
-    return paths.SOLUTIONS
+    return tiny_solution.make(tmp_path, monkeypatch, MORE_MANIFEST, MORE_MAIN)
 
 
 def write(parent, layer_keys=()):
@@ -100,8 +79,9 @@ def test_it_exports_what_its_definition_needs(folder, tmp_path):
 
 def test_it_exports_a_sum_over_gpus_where_there_is_one(folder, tmp_path):
     main = folder / "tiny" / "main.py"
+    text = main.read_text()
     main.write_text(
-        f"from .peers import Peers\n{MAIN}\n\nrun_routed_allreduce = print\n"
+        f"from .peers import Peers\n{text}\n\nrun_routed_allreduce = print\n"
     )
     (folder / "tiny" / "peers.py").write_text("class Peers: ...\n")
 

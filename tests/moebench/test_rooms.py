@@ -90,19 +90,17 @@ def test_the_harness_names_no_solution():
 
     A user's solution may have any name, that of a variable of the harness, too.
     """
-    names = [
-        name
-        for name, manifest in readable_manifests().items()
-        if manifest.author == AUTHOR
-    ]
+    names = []
+    for name, manifest in readable_manifests().items():
+        if manifest.author == AUTHOR:
+            names.append(name)
     assert names
 
     named = re.compile(rf"\b({'|'.join(names)})(_|\b)")
-    naming = [
-        name_of(file)
-        for file in FILES
-        if named.search(file.read_text(encoding="utf-8"))
-    ]
+    naming = []
+    for file in FILES:
+        if named.search(file.read_text(encoding="utf-8")):
+            naming.append(name_of(file))
     assert naming == []
 
 

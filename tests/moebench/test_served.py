@@ -228,9 +228,9 @@ def test_another_solution_begins_each_round(monkeypatch):
         return float(count)
 
     monkeypatch.setattr(rounds, "median_ms", median_ms)
-    results = [
-        rounds.Result(timed=name, count=count) for count, name in enumerate("abc")
-    ]
+    results = []
+    for count, name in enumerate("abc"):
+        results.append(rounds.Result(timed=name, count=count))
     rounds.run_rounds(results, 3, "cuda:0")
 
     assert "".join(order) == "abc" + "bca" + "cab"

@@ -13,13 +13,13 @@ def test_what_was_measured_is_served_and_under_its_name():
     """No rule has lost a layer, and no packed name is another now."""
     recorded = set()
     for file in paths.ROOT.glob("traces/moe/*.jsonl"):
-        recorded |= {
-            (trace.solution, trace.definition) for trace in trace_files.read_saved(file)
-        }
+        for trace in trace_files.read_saved(file):
+            recorded.add((trace.solution, trace.definition))
 
     packed = set()
     for name in manifest.solution_names():
-        packed |= {(each.name, each.definition) for each in pack.pack(name).values()}
+        for solution in pack.pack(name).values():
+            packed.add((solution.name, solution.definition))
 
     assert len(recorded) > 50
     assert recorded <= packed
@@ -76,9 +76,8 @@ def test_a_range_has_ends_and_steps(value, is_taken):
 
 
 def test_a_range_says_what_it_takes():
-    assert str(Range(multiple_of=128, at_least=512, at_most=8192)) == (
-        "multiples of 128 from 512 up to 8192"
-    )
+    widths = Range(multiple_of=128, at_least=512, at_most=8192)
+    assert str(widths) == "multiples of 128 from 512 up to 8192"
     assert str(Range(one_of=[1, 8])) == "1, 8"
     assert not Range(one_of=[1, 8]).takes(4)
 

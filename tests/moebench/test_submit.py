@@ -41,9 +41,8 @@ def packed(sources):
     )
 
 
-TINY = packed(
-    {"main.py": MAIN, "kernels/ones.py": "def ones(output):\n    output.fill_(1)\n"}
-)
+ONES = "def ones(output):\n    output.fill_(1)\n"
+TINY = packed({"main.py": MAIN, "kernels/ones.py": ONES})
 
 
 def files(folder):
@@ -74,7 +73,8 @@ def unproven(built, tmp_path):
         if not objections:
             return []
         (line,) = objections
-        return list(map(int, re.search("T=(.*?);", line)[1].split(", ")))
+        listed = re.search("T=(.*?);", line)[1]
+        return [int(count) for count in listed.split(", ")]
 
     return tokens
 
@@ -100,8 +100,9 @@ def test_runs_spread_over_machines_prove_the_one_with_the_most(unproven):
 def test_the_newest_run_of_a_workload_counts(unproven):
     right = record(TINY, **CONTEST)
     failed = record(TINY, status="RUNTIME_ERROR", day="2026-02-01", **CONTEST)
-    assert unproven(right[:-1]) == TOKENS[-1:]
-    assert unproven([*right[:-1], failed[-1]]) == TOKENS[-1:]
+    all_but_one = right[:-1]
+    assert unproven(all_but_one) == TOKENS[-1:]
+    assert unproven([*all_but_one, failed[-1]]) == TOKENS[-1:]
     assert unproven([*right, failed[0]]) == TOKENS[:1]
 
 
@@ -336,9 +337,8 @@ def test_another_definition_is_submitted_alone(tmp_path, submit):
     config = tomllib.loads((out / "config.toml").read_text())
     assert config["solution"]["definition"] == solution.definition
     assert config["build"]["entry_point"] == "main.py::run_renorm"
-    assert (
-        "HIDDEN_SIZE = 2048" in (out / "solution" / "triton" / "problem.py").read_text()
-    )
+    problem = (out / "solution" / "triton" / "problem.py").read_text()
+    assert "HIDDEN_SIZE = 2048" in problem
 
 
 def test_all_reasons_come_at_once_and_nothing_is_written(tmp_path, submit, monkeypatch):

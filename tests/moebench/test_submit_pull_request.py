@@ -89,9 +89,8 @@ def solutions_and_machines(file):
     pairs = []
     for line in file.read_text().splitlines():
         trace = json.loads(line)
-        pairs.append(
-            (trace["solution"], trace["evaluation"]["environment"]["hardware"])
-        )
+        environment = trace["evaluation"]["environment"]
+        pairs.append((trace["solution"], environment["hardware"]))
     return sorted(pairs)
 
 
@@ -244,9 +243,8 @@ def test_a_solution_that_was_never_measured_is_refused(
 
     (line,) = capsys.readouterr().err.splitlines()
     assert OURS.name in line
-    assert (
-        "moebench run --solutions gather_scatter_bf16 --definition bf16 --save" in line
-    )
+    command = "moebench run --solutions gather_scatter_bf16 --definition bf16 --save"
+    assert command in line
     assert not data_set.exists()
 
 

@@ -55,9 +55,8 @@ def test_what_is_refused_is_named(name):
 def test_the_weights_may_be_taken_for_fp8():
     """As of a checkpoint that is converted later."""
     sizes = read(config_of("MiniMax-M3 in MXFP8"), Assumptions(fp8=True)).on(8)
-    assert catalogue.names(sizes)["routed"] == catalogue.definition_name(
-        "minimax-m3-ep8-routed"
-    )
+    name = catalogue.definition_name("minimax-m3-ep8-routed")
+    assert catalogue.names(sizes)["routed"] == name
     with pytest.raises(ValueError, match="hidden_size: has 2880"):
         read(config_of("gpt-oss in MXFP4"), Assumptions(fp8=True))
 
@@ -96,8 +95,10 @@ def test_experts_in_mxfp4_are_half_of_those_in_fp8():
     in_fp8 = read(config, Assumptions(fp8=True))
     sizes = checkpoint.on(8)
     weights = 3 * 4096 * 2048
-    assert checkpoint.operator.expert_bytes(sizes) == weights // 2 + weights // 32
-    assert in_fp8.operator.expert_bytes(sizes) == weights + 4 * weights // 128**2
+    mxfp4_bytes = weights // 2 + weights // 32
+    fp8_bytes = weights + 4 * weights // 128**2
+    assert checkpoint.operator.expert_bytes(sizes) == mxfp4_bytes
+    assert in_fp8.operator.expert_bytes(sizes) == fp8_bytes
 
 
 def test_experts_with_biases_are_another_layer():
@@ -127,9 +128,8 @@ def test_layers_that_differ_in_their_clamp_are_told_apart():
 def test_tensor_parallel_ranks_have_a_slice_of_each_expert():
     checkpoint = read(DEEPSEEK)
     sizes = checkpoint.on(1, 8)
-    assert catalogue.names(sizes)["routed"] == catalogue.definition_name(
-        "deepseek-v3-tp8-routed"
-    )
+    name = catalogue.definition_name("deepseek-v3-tp8-routed")
+    assert catalogue.names(sizes)["routed"] == name
 
     both = checkpoint.on(4, 2)
     assert both["num_local_experts"] == 64
@@ -144,9 +144,8 @@ def test_a_slice_that_parts_a_scales_block_is_refused_with_the_reason(
     name, ranks, left
 ):
     checkpoint = read(config_of(name))
-    with pytest.raises(
-        ValueError, match=f"^--tp: got {ranks}, which leaves {left} .*128"
-    ):
+    line = f"^--tp: got {ranks}, which leaves {left} .*128"
+    with pytest.raises(ValueError, match=line):
         checkpoint.on(1, ranks)
 
 
@@ -244,9 +243,8 @@ def test_the_file_beside_is_named_where_it_stands_against_it(tmp_path):
     for algorithm in ("FP8", "NVFP4", "MIXED_PRECISION"):
         beside = {"quantization": {"quant_algo": algorithm}}
         written(tmp_path, config=WITHOUT_QUANTISATION, hf_quant_config=beside)
-        with pytest.raises(
-            ValueError, match=f"hf_quant_config.json: has modelopt {algorithm}"
-        ):
+        line = f"hf_quant_config.json: has modelopt {algorithm}"
+        with pytest.raises(ValueError, match=line):
             read_file(tmp_path)
 
 
@@ -316,7 +314,8 @@ def test_a_layer_with_its_shared_experts_is_the_definition_that_includes_them():
         (8, 1, "deepseek-v3-ep8"),
         (1, 8, "deepseek-v3-tp8"),
     ):
-        names = catalogue.names(checkpoint.on(ranks, tensor_ranks, shared=1))
+        sizes = checkpoint.on(ranks, tensor_ranks, shared=1)
+        names = catalogue.names(sizes)
         keys = {form: catalogue.by_name()[name] for form, name in names.items()}
         assert keys == {
             "sigmoid-bias": f"{key}-shared",

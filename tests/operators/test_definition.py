@@ -11,18 +11,12 @@ from every_solution import relative_error
 from flashinfer_bench.bench.evaluators import resolve_evaluator
 from flashinfer_bench.bench.evaluators.lowbit import LowBitEvaluator
 from flashinfer_bench.compile import BuilderRegistry
-from layer_inputs import arguments
+from layer_inputs import WEIGHTS_AND_SCALES, arguments
 from moebench import cli
 from moebench.core import paths
 from moebench.models import add_model
 from moebench.operators import catalogue
 
-EXPERTS = [
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-]
 TOKENS = ["hidden_states", "hidden_states_scale"]
 BEFORE = {
     "ds": ["routing_logits", "routing_bias", *TOKENS],
@@ -91,7 +85,7 @@ def test_a_definitions_axes_are_the_public_ones(definition):
 def test_a_definitions_inputs_are_the_public_ones(definition):
     """FIB passes them by position."""
     kind = kind_of(definition)
-    names = [*BEFORE[kind], *EXPERTS, *BEHIND[kind]]
+    names = [*BEFORE[kind], *WEIGHTS_AND_SCALES, *BEHIND[kind]]
     assert list(definition.inputs) == names
     assert list(definition.outputs) == ["output"]
     assert definition.inputs[names[0]].dtype == DTYPE[kind]

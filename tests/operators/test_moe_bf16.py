@@ -18,8 +18,9 @@ SOLUTIONS = ("align_fused_bf16", "gather_scatter_bf16", "torch_grouped_bf16")
 def test_reference_computes_what_the_definition_describes():
     inputs = arguments("bf16_small", 5, "cpu")
     del inputs["output"]
-    x, _, weights, w13, w2 = (tensor.double() for tensor in inputs.values())
-    ids = inputs["expert_ids"]
+    x, ids, *others = inputs.values()
+    x = x.double()
+    weights, w13, w2 = (tensor.double() for tensor in others)
 
     expected = torch.zeros_like(x)
     for token, slot in np.ndindex(*ids.shape):
@@ -112,7 +113,6 @@ def test_bound_is_the_weights_up_to_many_tokens():
 
 
 def test_counts_name_ids_of_the_wrong_width():
-    with pytest.raises(
-        ValueError, match=r"expert_ids: got shape \(3, 4\), want \[T, 8\]"
-    ):
+    line = r"expert_ids: got shape \(3, 4\), want \[T, 8\]"
+    with pytest.raises(ValueError, match=line):
         LAYER.counts(None, {"expert_ids": torch.zeros(3, 4, dtype=torch.int32)}, "bf16")

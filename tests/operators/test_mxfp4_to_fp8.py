@@ -71,9 +71,8 @@ def test_bytes_may_go_by_any_name(scale_dtype):
     packed, bytes_of_scales = random_matrix(2, -3, 3)
     expected = to_fp8(packed, bytes_of_scales)
     matrix = to_fp8(packed.view(torch.int8), bytes_of_scales.view(scale_dtype))
-    assert torch.equal(
-        matrix.weights.view(torch.uint8), expected.weights.view(torch.uint8)
-    )
+    codes = matrix.weights.view(torch.uint8)
+    assert torch.equal(codes, expected.weights.view(torch.uint8))
     assert torch.equal(matrix.scales, expected.scales)
 
 

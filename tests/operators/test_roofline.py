@@ -33,9 +33,8 @@ def test_both_gpus_of_the_tables_have_all_rates():
 
 def bound_of(layer_key, name):
     """Return the bound of a case."""
-    (case,) = [
-        case for case in catalogue.SIGMOID_BIAS.cases(layer_key) if case.name == name
-    ]
+    cases = {case.name: case for case in catalogue.SIGMOID_BIAS.cases(layer_key)}
+    case = cases[name]
     return committed_workloads.bound(layer_key, case.uuid)
 
 

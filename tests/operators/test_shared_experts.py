@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_solution import relative_error
-from layer_inputs import arguments, reference
+from layer_inputs import WEIGHTS_AND_SCALES, arguments, reference
 from moebench.models.expected_bound import expected_bound
 from moebench.models.layer import layer_of
 from moebench.operators import catalogue, workloads
@@ -15,12 +15,6 @@ SHARED = {
     "deepseek-v3-ep8-shared": ("DeepSeek-V3 EP8 + shared", 8, 32),
     "deepseek-v3-tp8-shared": ("DeepSeek-V3 TP8 + shared", 1, 256),
 }
-EXPERT_INPUTS = (
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-)
 TOKENS = 20
 RANKS = 8
 
@@ -33,7 +27,7 @@ def inputs_of(layer_key):
 
 def shared_expert(inputs):
     """Return what the last expert alone makes of every token, [T, H] float32."""
-    last = [inputs[name][-1:] for name in EXPERT_INPUTS]
+    last = [inputs[name][-1:] for name in WEIGHTS_AND_SCALES]
     x = dequantize(inputs["hidden_states"], inputs["hidden_states_scale"].t(), 1)
     ones = torch.ones(TOKENS, 1, device=x.device)
     return local_experts(x, *last, local=torch.zeros_like(ones), weights=ones).float()
@@ -65,7 +59,7 @@ def test_the_shared_expert_is_added_unscaled_for_the_ranks_own_tokens():
     output = reference("small-shared").run(**inputs)
 
     shared_output = shared_expert(inputs)
-    for name in EXPERT_INPUTS:
+    for name in WEIGHTS_AND_SCALES:
         inputs[name] = inputs[name][:-1]
     expected = reference("small").run(**inputs).float()
     rank = inputs["local_expert_offset"] // 32
@@ -122,7 +116,6 @@ def test_the_bound_grows_by_the_bytes_of_one_expert():
 def test_kernels_get_the_number_as_a_constant():
     for key, number in (("deepseek-v3-ep8-shared", 1), ("full", 0)):
         texts = packed_texts("mma_fused", key)
-        assert (
-            f"kNumSharedExperts = {number};" in texts["common/cuda/layer/problem.cuh"]
-        )
+        problem = texts["common/cuda/layer/problem.cuh"]
+        assert f"kNumSharedExperts = {number};" in problem
         assert f"NUM_SHARED_EXPERTS = {number}\n" in texts["common/host/problem.py"]

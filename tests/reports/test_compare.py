@@ -98,9 +98,8 @@ def test_every_workload_of_a_definition_by_its_key(compare):
 @pytest.fixture
 def one_and_many(tmp_path):
     """A file with traces of fast at one token and at many."""
-    return write(
-        tmp_path / "t.jsonl", [trace("fast", 1, 0.5), trace("fast", 14107, 9.0)]
-    )
+    traces = [trace("fast", 1, 0.5), trace("fast", 14107, 9.0)]
+    return write(tmp_path / "t.jsonl", traces)
 
 
 def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, one_and_many):
@@ -113,9 +112,8 @@ def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, one_and_man
         flops, _, num_bytes = rates.partition(" / ")
         picoseconds = row.ms * 1e9
         assert tokens == str(row.tokens)
-        assert float(flops) == pytest.approx(
-            row.flops / picoseconds, rel=0.05, abs=0.06
-        )
+        tera_flops = row.flops / picoseconds
+        assert float(flops) == pytest.approx(tera_flops, rel=0.05, abs=0.06)
         assert float(num_bytes) == pytest.approx(row.bytes / picoseconds, abs=0.006)
 
 

@@ -40,7 +40,9 @@ def inflated(page, name):
 def results_of(page):
     """Return the rows, a dict each, and what else the page knows of them."""
     results = json.loads(inflated(page, "RESULTS"))
-    rows = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
+    rows = []
+    for row in results["rows"]:
+        rows.append(dict(zip(results["columns"], row, strict=True)))
     return rows, results
 
 
@@ -72,9 +74,8 @@ def test_a_page_of_all_records_is_under_3_mb(page_of_all):
 def test_a_view_is_offered_of_what_was_recorded_relaxed_first(tmp_path):
     by_default = trace("fast", 1, tolerance=DEFAULT)
     elsewhere = trace("fast", 1, hardware="NVIDIA  H100 ")
-    rows, results = results_of(
-        page_of(tmp_path, by_default, trace("fast", 1), elsewhere)
-    )
+    page = page_of(tmp_path, by_default, trace("fast", 1), elsewhere)
+    rows, results = results_of(page)
     orders = results["orders"]
     assert orders["definition"] == ["full"]
     assert orders["hardware"] == ["NVIDIA H200", "NVIDIA  H100 "]
@@ -99,9 +100,9 @@ def test_a_number_has_six_digits_and_none_is_null(tmp_path):
 def test_a_range_is_shown_of_several_runs_alone(tmp_path):
     fast = [trace("fast", 1, ms) for ms in (1.0, 1.5, 1.1)]
     rows, _ = results_of(page_of(tmp_path, *fast, trace("slow", 1, 2.0)))
-    ranges = {
-        row["solution"]: (row["runs"], row["ms_low"], row["ms_high"]) for row in rows
-    }
+    ranges = {}
+    for row in rows:
+        ranges[row["solution"]] = (row["runs"], row["ms_low"], row["ms_high"])
     assert ranges == {"fast": (3, 1.0, 1.5), "slow": (1, None, None)}
 
 
@@ -175,9 +176,8 @@ def test_it_needs_no_network_and_logs_no_error(opened, colours):
 
     schemes = {url.partition(":")[0] for url in browser.requested(driver)}
     assert schemes <= {"file", "data", "blob"}
-    errors = [
-        entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"
-    ]
+    entries = driver.get_log("browser")
+    errors = [entry for entry in entries if entry["level"] == "SEVERE"]
     assert errors == []
 
 

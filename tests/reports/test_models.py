@@ -47,7 +47,8 @@ def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):
 def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
     over_bound = rows.set_index("tokens").over_bound
-    assert texts(models.speeds_table(models.measured_layers(rows))) == [
+    table = models.speeds_table(models.measured_layers(rows))
+    assert texts(table) == [
         LAYER,
         f"{over_bound[1]:.2f}, 1 active",
         f"{over_bound[32]:.2f}",
@@ -92,7 +93,8 @@ def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
     ]
     rows = rows_of(tmp_path, traces)
     bound = rows.groupby("tokens").bound_ms.first()
-    assert texts(models.ahead_table(models.measured_whole(rows))) == [
+    table = models.ahead_table(models.measured_whole(rows))
+    assert texts(table) == [
         "GLM-5 EP8",
         "hopper_fused, deepgemm",
         f"{0.5 / bound[1]:.2f} (2.00)",

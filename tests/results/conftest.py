@@ -12,9 +12,8 @@ def load(tmp_path):
     """
 
     def rows_of(*traces, solutions=("fast", "slow")):
-        rows, warnings = measurements.load(
-            [trace_set(tmp_path / "set", traces, solutions)]
-        )
+        root = trace_set(tmp_path / "set", traces, solutions)
+        rows, warnings = measurements.load([root])
         assert warnings == []
         return rows
 

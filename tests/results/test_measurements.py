@@ -23,10 +23,10 @@ ONE_CALL = "warmup=1 iterations=1 trials=1"
 
 def two_solutions(**changes):
     """Return traces of fast and slow on five workloads; slow is faster at T=80 alone."""
-    traces = [trace("fast", tokens, ms, 20.0, **changes) for tokens, ms in FAST.items()]
-    traces += [
-        trace("slow", tokens, ms, 20.0, **changes) for tokens, ms in SLOW.items()
-    ]
+    traces = []
+    for name, times in (("fast", FAST), ("slow", SLOW)):
+        for tokens, ms in times.items():
+            traces.append(trace(name, tokens, ms, 20.0, **changes))
     return traces
 
 

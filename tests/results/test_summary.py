@@ -39,7 +39,8 @@ def test_means_against_statistics_computed_apart(tmp_path):
 
 
 def test_three_of_the_19_workloads_are_not_all(load):
-    means = means_of(load(*[trace("fast", tokens, 1.0, 20.0) for tokens in (1, 7, 80)]))
+    traces = [trace("fast", tokens, 1.0, 20.0) for tokens in (1, 7, 80)]
+    means = means_of(load(*traces))
     assert means.passed_relaxed == 3
     assert means.workloads == 19
     assert not means.complete

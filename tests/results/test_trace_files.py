@@ -75,10 +75,10 @@ def test_an_edited_source_replaces_all_runs_of_all_protocols(tmp_path):
 
 def test_tolerances_and_workloads_are_experiments_of_their_own(tmp_path):
     file = tmp_path / "t.jsonl"
+    at_default = trace("fast", 1, 6.0, tolerance=DEFAULT)
+    of_more_tokens = trace("fast", 7, 7.0)
     trace_files.merge(file, [trace("fast", 1, 1.0)])
-    trace_files.merge(
-        file, [trace("fast", 1, 6.0, tolerance=DEFAULT), trace("fast", 7, 7.0)]
-    )
+    trace_files.merge(file, [at_default, of_more_tokens])
     assert times_in(file) == [1.0, 6.0, 7.0]
 
 

@@ -69,9 +69,8 @@ def delayed_barrier(text):
         '#include "smem_addr.cuh"\n',
         '#include "pdl.cuh"\n#include "smem_addr.cuh"\n',
     )
-    text = with_one_replaced(
-        text, MBAR_WAIT, MBAR_WAIT.replace("mbar_wait", "mbar_wait_at_once")
-    )
+    at_once = MBAR_WAIT.replace("mbar_wait", "mbar_wait_at_once")
+    text = with_one_replaced(text, MBAR_WAIT, at_once)
     wrapped = (
         f"{MBAR_WAIT}\n  mbar_wait_at_once(bar, phase);\n  {AFTER_MBAR_WAIT}\n}}\n\n"
     )

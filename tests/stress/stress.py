@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "support" / "solutions")]
-sys.path.insert(0, str(Path(__file__).parent))
+SUPPORT = ROOT / "tests" / "support" / "solutions"
+for folder in (ROOT / "scripts", SUPPORT, Path(__file__).parent):
+    sys.path.insert(0, str(folder))
 
 import torch  # noqa: E402
 from moebench.operators import layers  # noqa: E402
@@ -55,12 +56,6 @@ LAYERS = ("full", "held-out", "qwen3-30b-routed")
 TOKENS = (1, 7, 33, 200, 230, 1000, 5000)  # a count for each regime of each solution
 HELD_SMS = (60, 90, 120)
 SPIN_SECONDS = 0.002
-WEIGHTS = (
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-)
 SPIN = r"""
 extern "C" __global__ void spin(long long cycles) {
   extern __shared__ char all_of_an_sm[];
@@ -167,9 +162,8 @@ def why_not_here(name, layer):
 
 def arguments_of(layer, num_tokens, weights):
     """Return the inputs of a call in the definition's order; weights are shared by all calls."""
-    inputs = (
-        layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens) | weights
-    )
+    inputs = layer_inputs.arguments(layer, num_tokens, "cuda", seed=num_tokens)
+    inputs |= weights
     return [inputs[name] for name in layer_inputs.catalogue.definition(layer).inputs]
 
 
@@ -184,7 +178,9 @@ def run(solution, call):
 
 
 def differs(output, call):
-    return not torch.equal(output.view(torch.int16), call.expected.view(torch.int16))
+    bits = output.view(torch.int16)
+    expected_bits = call.expected.view(torch.int16)
+    return not torch.equal(bits, expected_bits)
 
 
 def calls_alone(solution, layer, weights):
@@ -286,7 +282,7 @@ def under_load(solution, calls, load, total, deadline):
 def stress(layer, name, builds, options):
     """Run every load on a solution's builds; print a line each. Return how many calls differ."""
     drawn = layer_inputs.arguments(layer, 1, "cuda")
-    weights = {weight: drawn[weight] for weight in WEIGHTS}
+    weights = {weight: drawn[weight] for weight in layer_inputs.WEIGHTS_AND_SCALES}
     as_it_is, *_ = builds
     calls = calls_alone(as_it_is.load(), layer, weights)
 

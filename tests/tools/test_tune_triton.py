@@ -45,9 +45,8 @@ WIDE2 = FITS._replace(block_m=32)
 
 @pytest.fixture(scope="module")
 def solution():
-    built = BuilderRegistry.get_instance().build(
-        definition("small"), pack(tune.SOLUTION)["small"]
-    )
+    packed = pack(tune.SOLUTION)["small"]
+    built = BuilderRegistry.get_instance().build(definition("small"), packed)
     return import_module(built.metadata.misc["module_name"])
 
 
@@ -159,9 +158,8 @@ class Search:
         # two tokens on this rank
         experts = [[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]]
         expert = torch.tensor(experts, dtype=torch.int32)
-        self.prepared = [
-            prepare(solution.__package__, operands(SIZES, 4, "cpu"), expert)
-        ]
+        tensors = operands(SIZES, 4, "cpu")
+        self.prepared = [prepare(solution.__package__, tensors, expert)]
         self.present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
         self.record = record
         self.measured = []
@@ -201,7 +199,8 @@ def test_a_search_goes_on_where_it_was_interrupted_and_keeps_what_is_faster(
         search.run([50.0, 50.0])
     assert search.run([50.0, 50.0]) is search.present  # nothing was faster
     assert search.measured == [*CANDIDATES, CANDIDATES[3]]
-    assert [us for _, us in json.loads(search.record.read_text())] == [46, 42, 46, 42]
+    pairs = json.loads(search.record.read_text())
+    assert [us for _, us in pairs] == [46, 42, 46, 42]
 
     choice = search.run([50.0, 49.0])
     assert len(search.measured) == 5

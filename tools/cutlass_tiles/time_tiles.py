@@ -22,8 +22,7 @@ from flashinfer_bench.compile import BuilderRegistry
 from moebench.core import paths
 from moebench.core.arguments import count
 from moebench.core.errors import CannotRun, exit_with
-from moebench.judging.calling import seeded_inputs
-from moebench.judging.fib import normalize_result
+from moebench.judging import calling
 from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import definition
 from moebench.operators.routing.kinds import tensors, workload
@@ -53,12 +52,13 @@ class Batch:
 
 def build_tiles(layer: Definition) -> Tiles:
     """Build the solution for a definition; return it with every tile that it has a source for."""
-    runnable = BuilderRegistry.get_instance().build(layer, pack(SOLUTION)[LAYER_KEY])
+    packed = pack(SOLUTION)[LAYER_KEY]
+    runnable = BuilderRegistry.get_instance().build(layer, packed)
     module = sys.modules[runnable._callable.__module__]
-    sources = sorted((paths.SOLUTIONS / SOLUTION).glob("gemms/sm90_*_*.cu"))
 
+    folder = paths.SOLUTIONS / SOLUTION / "gemms"
     addresses = {}
-    for source in sources:
+    for source in sorted(folder.glob("sm90_*_*.cu")):
         name = source.stem.removeprefix("sm90_")
         addresses[name] = module._gemms.find_tile(name)
     return Tiles(module, addresses)
@@ -68,9 +68,9 @@ def draw_batch(layer: Definition, num_tokens: int) -> Batch:
     """Return the arguments of a call with num_tokens tokens, routed as in the workloads."""
     routing = tensors("skewed", num_tokens, LAYER_KEY)
     _, drawn = workload("skewed", num_tokens, LAYER_KEY)
-    (inputs,) = seeded_inputs(layer, drawn, 1, "cuda", routing)
+    (inputs,) = calling.seeded_inputs(layer, drawn, 1, "cuda", routing)
     reference = BuilderRegistry.get_instance().build_reference(layer)
-    (expected,) = normalize_result(layer, reference(*inputs), "cuda")
+    (expected,) = calling.call(layer, reference, inputs, "cuda")
     return Batch(inputs, expected)
 
 
@@ -80,7 +80,8 @@ def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
     pair: addresses of gemm1's and gemm2's tile.
     """
     output = torch.full_like(batch.expected, float("nan"))
-    call = partial(tiles.module._layer.run_layer, *batch.inputs, output, *pair)
+    run_layer = tiles.module._layer.run_layer
+    call = partial(run_layer, *batch.inputs, output, *pair)
     call()
 
     shares = matched_ratios(output, batch.expected)
@@ -90,19 +91,22 @@ def time_tile(tiles: Tiles, batch: Batch, pair: list[int]) -> tuple[str, bool]:
         ms = do_bench(call, rep=20, return_mode="median")
         result = f"{ms:.4f} ms"
 
-    matched = [f"{tolerance} {share:.4f}" for tolerance, share in shares.items()]
-    return f"{result:12} {'  '.join(matched)}", is_right
+    line = f"{result:12}"
+    for tolerance, share in shares.items():
+        line += f"  {tolerance} {share:.4f}"
+    return line, is_right
 
 
 def time_all(tiles: Tiles, batch: Batch, num_tokens: int) -> int:
     """Print a line for each tile in each GEMM, and return how many gave a wrong output."""
     chosen = tiles.module.choose_tiles(num_tokens)
-    print(f"T={num_tokens}: chosen {chosen[0]}, {chosen[1]}")
+    print(f"T={num_tokens}: chosen {', '.join(chosen)}")
+    chosen_pair = [tiles.addresses[name] for name in chosen]
 
     wrong = 0
     for number, gemm in enumerate(GEMMS):
         for name, address in tiles.addresses.items():
-            pair = [tiles.addresses[tile] for tile in chosen]
+            pair = list(chosen_pair)
             pair[number] = address
             line, is_right = time_tile(tiles, batch, pair)
             print(f"  {gemm} {name:24} {line}", flush=True)
@@ -124,7 +128,8 @@ def main(argv: list[str]) -> int:
     tiles = build_tiles(layer)
     wrong = 0
     for num_tokens in args.tokens:
-        wrong += time_all(tiles, draw_batch(layer, num_tokens), num_tokens)
+        batch = draw_batch(layer, num_tokens)
+        wrong += time_all(tiles, batch, num_tokens)
     return 1 if wrong else 0
 
 

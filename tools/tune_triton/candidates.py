@@ -49,10 +49,11 @@ def useful_block_ms(rows_per_expert: float) -> list[int]:
 
     rows_per_expert: the mean over experts that have any rows.
     """
-    holding = next(
-        (block for block in BLOCK_MS if block >= rows_per_expert), BLOCK_MS[-1]
-    )
-    return [block for block in BLOCK_MS if holding // 4 <= block <= 2 * holding]
+    large_enough = [block_m for block_m in BLOCK_MS if block_m >= rows_per_expert]
+    holding = min(large_enough, default=max(BLOCK_MS))
+    least = holding // 4
+    most = holding * 2
+    return [block_m for block_m in BLOCK_MS if least <= block_m <= most]
 
 
 def grid(block_ms: list[int], multiprocessors: int) -> list[Candidate]:
@@ -106,8 +107,9 @@ def best(times: Times, stage: str, block_m: int) -> Candidate | None:
     """
     timed = []
     for candidate, us in times.items():
-        competes = candidate.stage == stage and candidate.block_m == block_m
-        if competes and isinstance(us, float):
+        if (candidate.stage, candidate.block_m) != (stage, block_m):
+            continue
+        if isinstance(us, float):
             timed.append(candidate)
     return min(timed, key=times.get, default=None)
 
@@ -117,9 +119,10 @@ def best_pair(times: Times) -> tuple[Candidate, ...]:
 
     Of equal pairs it is the one with the smaller BLOCK_M.
     """
-    pairs = []
+    us_of_pairs = {}
     for block_m in BLOCK_MS:
-        pair = (best(times, "gemm1", block_m), best(times, "gemm2", block_m))
-        if None not in pair:
-            pairs.append(pair)
-    return min(pairs, key=lambda pair: times[pair[0]] + times[pair[1]], default=())
+        gemm1 = best(times, "gemm1", block_m)
+        gemm2 = best(times, "gemm2", block_m)
+        if gemm1 and gemm2:
+            us_of_pairs[gemm1, gemm2] = times[gemm1] + times[gemm2]
+    return min(us_of_pairs, key=us_of_pairs.get, default=())

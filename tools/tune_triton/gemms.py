@@ -48,12 +48,14 @@ def operands(
     fp32 = partial(torch.randn, device=device)
     torch.manual_seed(0)
 
+    gate_and_up = 2 * intermediate
+    hidden_blocks = hidden // 128
     x = fp8((num_tokens, hidden))
-    x_scale = fp32(hidden // 128, num_tokens)
-    w13 = fp8((experts, 2 * intermediate, hidden))
-    w13_scale = fp32(experts, 2 * intermediate // 128, hidden // 128)
+    x_scale = fp32(hidden_blocks, num_tokens)
+    w13 = fp8((experts, gate_and_up, hidden))
+    w13_scale = fp32(experts, gate_and_up // 128, hidden_blocks)
     w2 = fp8((experts, hidden, intermediate))
-    w2_scale = fp32(experts, hidden // 128, intermediate // 128)
+    w2_scale = fp32(experts, hidden_blocks, intermediate // 128)
     return [(x, x_scale), (w13, w13_scale), (w2, w2_scale)]
 
 
@@ -69,10 +71,11 @@ def prepare(package: str, tensors: list, expert: torch.Tensor) -> PreparedLayer:
     (x, x_scale), w13, w2 = tensors
     num_tokens = len(expert)
 
+    local_experts = len(w13[0])
     permutations = {}
     for block_m in BLOCK_MS:
         # In plain torch: permute's kernels are not what is timed, and take seconds to compile.
-        *parts, _ = permute.permute_ref(expert, len(w13[0]), block_m)
+        *parts, _ = permute.permute_ref(expert, local_experts, block_m)
         on_device = [part.to(x.device) for part in parts]
         permutations[block_m] = permute.Permutation(*on_device, None)
     return PreparedLayer(
@@ -125,9 +128,11 @@ def values(stage: str, layer: PreparedLayer, choice) -> torch.Tensor:
     else:
         slices = list(gemm2(layer, choice))
 
-    place = layer.permutations[choice.gemm1.block_m].row_of_pair.flatten().long()
-    local_place = place[place >= 0]
-    return torch.cat([part[local_place] for part in slices], 1).float()
+    permutation = layer.permutations[choice.gemm1.block_m]
+    row_of_pair = permutation.row_of_pair.flatten().long()
+    local_rows = row_of_pair[row_of_pair >= 0]
+    values_of_pairs = [part[local_rows] for part in slices]
+    return torch.cat(values_of_pairs, dim=1).float()
 
 
 def check(output: torch.Tensor, expected: torch.Tensor) -> None:
@@ -160,5 +165,9 @@ def times_us(calls: list[Callable], repeats: int) -> list[float]:
         events.append((start, end))
     torch.cuda.synchronize()
 
-    times = [1000 * start.elapsed_time(end) for start, end in events]
-    return [median(times[number :: len(calls)]) for number in range(len(calls))]
+    us = [1000 * start.elapsed_time(end) for start, end in events]
+    medians = []
+    for number in range(len(calls)):
+        us_of_call = us[number :: len(calls)]
+        medians.append(median(us_of_call))
+    return medians

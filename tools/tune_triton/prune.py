@@ -52,23 +52,28 @@ def why_left_out(
     return None
 
 
+def same_binary(candidate: Candidate) -> Candidate:
+    """Return the candidate that is compiled for all that share its binary: per_sm and programs size
+    the grid and change no code.
+    """
+    return candidate._replace(per_sm=1, programs=1)
+
+
 def left_out(pool: ProcessPool, wanted: list[Candidate]) -> dict[Candidate, str | None]:
     """Return candidate -> why it is not to be timed, or None.
 
     pool: processes whose initializer is `start`.
     """
-    # per_sm and programs size the grid and change no code, so candidates share binaries.
-    compiled_as = {
-        candidate: candidate._replace(per_sm=1, programs=1) for candidate in wanted
-    }
     compiling = {}
-    for each in dict.fromkeys(compiled_as.values()):
-        compiling[each] = pool.schedule(compiled, [each])
+    for candidate in wanted:
+        binary = same_binary(candidate)
+        if binary not in compiling:
+            compiling[binary] = pool.schedule(compiled, [binary])
 
     reasons = {}
     for candidate in track(wanted, "compiling", disable=not sys.stdout.isatty()):
         try:
-            used = compiling[compiled_as[candidate]].result()
+            used = compiling[same_binary(candidate)].result()
             reasons[candidate] = why_left_out(candidate, *used)
         except Exception as error:  # any: of the compiler, or because its process died
             reasons[candidate] = f"does not compile: {first_line(error)}"
@@ -104,8 +109,10 @@ def start(
     launch_module.SUPPORTED = False  # else launch_quickly would bypass JITFunction
 
     # any number of tokens gives the same code
-    expert = torch.zeros(1024, top_k, dtype=torch.int32)
-    layer = prepare(package.name, operands(sizes, len(expert), "meta"), expert)
+    num_tokens = 1024
+    expert = torch.zeros(num_tokens, top_k, dtype=torch.int32)
+    tensors = operands(sizes, num_tokens, "meta")
+    layer = prepare(package.name, tensors, expert)
 
 
 def compiled(candidate: Candidate) -> tuple[int, int, int]:
@@ -119,8 +126,8 @@ def compiled(candidate: Candidate) -> tuple[int, int, int]:
         file.write(kernel.asm["cubin"])
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        text = subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout
-    registers, stack, local = map(int, RESOURCES.search(text).groups())
+        usage = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    numbers = RESOURCES.search(usage.stdout).groups()
+    registers, stack, local = map(int, numbers)
     return kernel.metadata.shared, registers, stack + local

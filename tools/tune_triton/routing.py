@@ -18,10 +18,9 @@ def local(expert: torch.Tensor, first: int, layer_key: str) -> torch.Tensor:
 
     expert: [T, top-k], global numbers. first: the global number of the rank's first expert.
     """
+    sizes = catalogue.layer_sizes()[layer_key]
     number = expert.long() - first
-    is_local = (number >= 0) & (
-        number < catalogue.layer_sizes()[layer_key]["num_local_experts"]
-    )
+    is_local = (number >= 0) & (number < sizes["num_local_experts"])
     return torch.where(is_local, number, -1).to(torch.int32)
 
 
@@ -80,6 +79,7 @@ def expert_ids(path: Path, top_k: int) -> torch.Tensor:
         fault = str(error).partition("\n")[0]
         raise UserError(f"--routing: {path.name}: got {fault}, {wanted}") from error
 
-    if not is_integer or len(shape) != 2 or shape[1] != top_k:
+    has_shape = len(shape) == 2 and shape[1] == top_k
+    if not is_integer or not has_shape:
         raise UserError(f"--routing: {path.name}: got {ids.dtype} {shape}, {wanted}")
     return ids

@@ -80,7 +80,8 @@ def measured(
     choice = choice_of(first, candidate)
     calls = []
     for layer in prepared:
-        check(values(candidate.stage, layer, choice), layer.expected[candidate.stage])
+        output = values(candidate.stage, layer, choice)
+        check(output, layer.expected[candidate.stage])
         if is_gemm1:
             calls.append(partial(gemm1, layer, choice))
         else:
@@ -109,7 +110,8 @@ def tune(
             layer.expected[stage] = values(stage, layer, in_expert_order)
 
     time_candidates(candidates, times, prepared, record, pool)
-    time_candidates(other_groups(best_pair(times)), times, prepared, record, pool)
+    regrouped = other_groups(best_pair(times))
+    time_candidates(regrouped, times, prepared, record, pool)
 
     num_tokens = len(prepared[0].expert)
     pair = best_pair(times)
@@ -131,7 +133,9 @@ def both_times_us(prepared: list[PreparedLayer], first, second) -> tuple[float, 
     for layer in prepared:
         calls += [partial(gemm2, layer, first), partial(gemm2, layer, second)]
     us = times_us(calls, ROUNDS)
-    return median(us[::2]), median(us[1::2])
+    first_us = median(us[::2])
+    second_us = median(us[1::2])
+    return first_us, second_us
 
 
 def recorded_times(record: Path) -> Times:
@@ -157,7 +161,8 @@ def time_candidates(
         except Exception as error:
             # out of resources, or a wrong result; the others go on
             times[candidate] = first_line(error)
-        write_atomically(record, json.dumps(list(times.items())))
+        pairs = list(times.items())
+        write_atomically(record, json.dumps(pairs))
         # raises where the device is lost; the next run continues after this candidate
         torch.cuda.synchronize()
 
@@ -180,7 +185,8 @@ def with_row(table: str, gpu: str, sizes: str, num_tokens: int, choice) -> str:
 
     new_lines = [header]
     for key, values in sorted(rows.items()):
-        new_lines.append(",".join(map(str, [*key, *values])))
+        cells = map(str, [*key, *values])
+        new_lines.append(",".join(cells))
     return "\n".join([*new_lines, ""])
 
 
@@ -201,11 +207,13 @@ class Tuning:
     @property
     def gpu(self):
         """Return the solution's `Gpu` of the current device (gpu_of.py)."""
-        return self.solution.gpu_of(torch.device("cuda", torch.cuda.current_device()))
+        device = torch.device("cuda", torch.cuda.current_device())
+        return self.solution.gpu_of(device)
 
     def present_choice(self, num_tokens: int):
         """Return the Choice that the solution makes now for a number of tokens."""
-        share = self.top_k / catalogue.layer_sizes()[self.layer_key]["num_experts"]
+        layer = catalogue.layer_sizes()[self.layer_key]
+        share = layer["top_k"] / layer["num_experts"]
         return self.solution.choose(*self.gpu, self.sizes, share, num_tokens)
 
     def digest(self, routing_folder: Path | None, layer_count: int) -> str:
@@ -217,7 +225,8 @@ class Tuning:
 
         versions = (torch.__version__, triton.__version__)
         conditions = (self.gpu, *versions, code, routing_folder, layer_count)
-        return hashlib.sha1(repr(conditions).encode()).hexdigest()[:8]
+        text = repr(conditions).encode()
+        return hashlib.sha1(text).hexdigest()[:8]
 
 
 def tuning_of(layer_key: str) -> Tuning:
@@ -256,10 +265,11 @@ def tuned_choices(
     with ProcessPool(context=spawn, initializer=start, initargs=compiler_args) as pool:
         for num_tokens, layers in routings.items():
             block_ms = useful_block_ms(rows_per_expert(layers))
-            prepared = [
-                prepare(tuning.solution.__package__, tensors, ids) for ids in layers
-            ]
             candidates = grid(block_ms, tuning.gpu.multiprocessors)
+            prepared = []
+            for ids in layers:
+                layer = prepare(tuning.solution.__package__, tensors, ids)
+                prepared.append(layer)
             record = Path(f"tune_{tuning.name}_t{num_tokens}_{digest}.json")
             present = tuning.present_choice(num_tokens)
             yield num_tokens, tune(prepared, present, candidates, record, pool)

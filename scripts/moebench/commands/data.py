@@ -63,7 +63,8 @@ def definitions_table() -> Table:
         for name, short in SIZES.items():
             if name in sizes:
                 parts.append(f"{short} {sizes[name]}")
-        rows.append([key, definition_name(key), ", ".join(parts), span, len(tokens)])
+        sizes_text = ", ".join(parts)
+        rows.append([key, definition_name(key), sizes_text, span, len(tokens)])
     return Table(
         ["key", "definition", "sizes", "T", "workloads"], [rows], word_columns=4
     )

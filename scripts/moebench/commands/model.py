@@ -113,9 +113,8 @@ def check_scales(args: argparse.Namespace) -> int:
     """Print how many blocks of a checkpoint in MXFP4 are exact as FP8; return the exit status, 0 if
     all are.
     """
-    checkpoint = checkpoint_of(
-        args, Assumptions(fp8_activations=True, limit=args.limit)
-    )
+    assumptions = Assumptions(fp8_activations=True, limit=args.limit)
+    checkpoint = checkpoint_of(args, assumptions)
     if checkpoint.kind != "mxfp4":
         raise UserError(
             f"--check-scales: got weights in {checkpoint.storage}, want MXFP4"
@@ -160,9 +159,8 @@ def rank_layer(args: argparse.Namespace) -> RankLayer:
         sizes_with_shared = checkpoint.on(args.ep, args.tp, checkpoint.shared.count)
         keys = keys_by_form(sizes_with_shared, checkpoint.kind)
         with_shared = [key for key in keys.values() if key]
-    return RankLayer(
-        checkpoint, sizes, keys_by_form(sizes, checkpoint.kind), with_shared
-    )
+    keys = keys_by_form(sizes, checkpoint.kind)
+    return RankLayer(checkpoint, sizes, keys, with_shared)
 
 
 def shared_count(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
@@ -201,9 +199,8 @@ def next_commands(
     lines = []
     keys = layer.keys
     if not any(keys.values()):
-        new_key = free_key(
-            layer, Split(args.ep, args.tp, layer.sizes["num_shared_experts"])
-        )
+        split = Split(args.ep, args.tp, layer.sizes["num_shared_experts"])
+        new_key = free_key(layer, split)
         lines.append(f"{args.command_line} --add {new_key}")
         keys = add_model.keys_of(new_key, keys)
 

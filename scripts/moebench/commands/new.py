@@ -239,9 +239,8 @@ def files_of(original: Original, name: str) -> dict[str, bytes]:
     files = {}
     for path in original.folder.rglob("*"):
         if path.is_file() and path.suffix not in NOT_COPIED:
-            relative = (
-                path.relative_to(original.folder).as_posix().removesuffix(".template")
-            )
+            below = path.relative_to(original.folder).as_posix()
+            relative = below.removesuffix(".template")
             files[relative] = path.read_bytes().replace(old_include, new_include)
     return files
 

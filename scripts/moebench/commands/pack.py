@@ -92,8 +92,9 @@ def write(args: argparse.Namespace) -> list[Path]:
 
 def say_what_has_no_plugin(packages: list[Path]) -> None:
     """Print which of the packages hold no adapter that vLLM finds as a plugin."""
-    without_plugin = [
-        str(path) for path in packages if not (path / "for_vllm.py").exists()
-    ]
+    without_plugin = []
+    for package in packages:
+        if not (package / "for_vllm.py").exists():
+            without_plugin.append(str(package))
     if without_plugin:
         print(f"{', '.join(without_plugin)}: {NO_PLUGIN}", file=sys.stderr)

@@ -99,9 +99,9 @@ def main(args: argparse.Namespace) -> int:
         if records:
             console().print(InTerminal(titled_table(records)))
 
-    is_doubtful = any(
-        workload.warnings for record in records for workload in record.workloads
-    )
+    is_doubtful = False
+    for record in records:
+        is_doubtful |= any(workload.warnings for workload in record.workloads)
     return 1 if progress.has_failed or is_doubtful else 0
 
 

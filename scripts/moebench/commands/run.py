@@ -150,17 +150,16 @@ def add_what_becomes_of_it(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Plan a run, then evaluate, record and show task by task."""
-    request = RunRequest(
-        **{field.name: getattr(args, field.name) for field in fields(RunRequest)}
-    )
+    values = {field.name: getattr(args, field.name) for field in fields(RunRequest)}
+    request = RunRequest(**values)
     screen = console()
     # it becomes a result
     logging.getLogger("flashinfer_bench").setLevel(logging.CRITICAL)
 
     ray = request.ray
-    place_of_run = (
-        nullcontext(ThisMachine()) if ray is None else on_ray.connected(ray or None)
-    )
+    place_of_run = nullcontext(ThisMachine())
+    if ray is not None:
+        place_of_run = on_ray.connected(ray or None)
     with place_of_run as place:
         if place.text:
             screen.print(f"{place.text}: waiting for the first")
@@ -185,6 +184,5 @@ def record(plan: Plan, outcome: Outcome) -> None:
     """Write an outcome's traces into the file that they are kept in, if there is one."""
     part = plan.parts[outcome.task.definition_name]
     if part.keeps(outcome.task):
-        trace_files.merge(
-            part.path, [solution.trace for solution in outcome.evaluated.values()]
-        )
+        traces = [solution.trace for solution in outcome.evaluated.values()]
+        trace_files.merge(part.path, traces)

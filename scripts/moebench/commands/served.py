@@ -159,8 +159,9 @@ def measure(
             record.points.extend(points)
             if output:
                 write_record(output, [head, *record.points])
+            place = f"[{number}/{len(head.tokens)}]"
             for point in points:
-                screen.print(f"[{number}/{len(head.tokens)}] {progress_line(point)}")
+                screen.print(f"{place} {progress_line(point)}")
     finally:  # after Ctrl-C, too
         if record.points:
             screen.print(InTerminal(titled_table(record)))

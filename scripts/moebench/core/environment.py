@@ -60,9 +60,8 @@ def remove_changing_variables() -> None:
 
 def solution_environment(environment: dict[str, str]) -> dict[str, str]:
     """Return the environment of a solution's process: this one without PYTHON*, in UTF-8."""
-    left_out = {name for name in environment if name.startswith("PYTHON")} | {
-        "LANGUAGE"
-    }
+    left_out = {name for name in environment if name.startswith("PYTHON")}
+    left_out.add("LANGUAGE")
     kept = {name: environment[name] for name in environment if name not in left_out}
     return kept | {"PYTHONSAFEPATH": "1", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
 

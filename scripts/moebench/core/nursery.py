@@ -87,9 +87,8 @@ def end_descendants(spared: set[int]) -> None:
     while time.monotonic() < deadline:
         reap(spared)
         # a killed process whose threads still end cannot be reaped yet
-        remaining = [
-            child for child in psutil.Process().children() if child.pid not in spared
-        ]
+        children = psutil.Process().children()
+        remaining = [child for child in children if child.pid not in spared]
         if not remaining:
             return
 

@@ -93,7 +93,8 @@ class Provenance(Strict):
     @property
     def versions_text(self) -> str:
         """All versions, sorted: 'torch 2.11.0+cu130; triton 3.6.0'."""
-        texts = [f"{name} {version}" for name, version in sorted(self.versions.items())]
+        versions = sorted(self.versions.items())
+        texts = [f"{name} {version}" for name, version in versions]
         return "; ".join(texts).replace("_", " ")
 
 

@@ -130,11 +130,11 @@ def differing_fields(definition: Definition) -> list[str]:
     if layer_key is None:
         return []
     ours = catalogue.definition(layer_key)
-    return [
-        field
-        for field in EVALUATED
-        if field_json(ours, field) != field_json(definition, field)
-    ]
+    different = []
+    for field in EVALUATED:
+        if field_json(ours, field) != field_json(definition, field):
+            different.append(field)
+    return different
 
 
 def field_json(definition: Definition, field: str) -> str:

@@ -83,7 +83,6 @@ def needs_renewal(
     """
     if not device.on_gpu:
         return False
-    largest = max(
-        size_of_inputs(definition, labelled.workload) for labelled in workloads
-    )
+    sizes = [size_of_inputs(definition, labelled.workload) for labelled in workloads]
+    largest = max(sizes)
     return (4 * num_trials + 3) * largest + CONTEXT_BYTES > device.free

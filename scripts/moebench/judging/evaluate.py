@@ -72,9 +72,8 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return not self.lost and all(
-            solution.passed for solution in self.evaluated.values()
-        )
+        results = self.evaluated.values()
+        return not self.lost and all(result.passed for result in results)
 
 
 class ThisMachine:
@@ -184,9 +183,9 @@ class Evaluator:
         if isinstance(runner, IsolatedRunner):  # not FIB's: these are findings already
             return by_name
 
-        findings = {
-            name: Finding.by_fib(evaluation) for name, evaluation in by_name.items()
-        }
+        findings = {}
+        for name, evaluation in by_name.items():
+            findings[name] = Finding.by_fib(evaluation)
         return findings | self.second_look.changed_findings(part, task, findings)
 
     def evaluated_solution(

@@ -65,9 +65,8 @@ IS_MAIN_BRANCH = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")
 # modules of FIB whose timer gpu_clock's stands in for
-TIMED = [
-    module for module in vars(evaluators).values() if hasattr(module, "time_runnable")
-]
+MODULES = vars(evaluators).values()
+TIMED = [module for module in MODULES if hasattr(module, "time_runnable")]
 
 
 def clock_of_fib() -> str:
@@ -413,9 +412,8 @@ def patched_runner(clock: str = CLOCK) -> Iterator[Runner]:
         (utils, "_rand_tensor", rand_tensor_without_cache),
     ]
     if by_other_clock:
-        patches += [
-            (module, "time_runnable", gpu_clock.time_runnable) for module in TIMED
-        ]
+        for module in TIMED:
+            patches.append((module, "time_runnable", gpu_clock.time_runnable))
 
     with ExitStack() as stack:
         for patch in patches:

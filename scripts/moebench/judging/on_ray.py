@@ -93,27 +93,34 @@ def cluster() -> "Cluster":
     """
     import ray  # pyright: ignore[reportMissingImports]  an extra
 
-    gpus = Counter()  # by kind
-    cpus = 0
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = gpus_by_kind(nodes)
+    if len(gpus) > 1:
+        counts = [f"{kind} ({count})" for kind, count in sorted(gpus.items())]
+        raise UserError(
+            f"--ray: the cluster has {', '.join(counts)}, want one kind of GPU;"
+            " a table never mixes them"
+        )
+    if gpus:
+        ((kind, count),) = gpus.items()
+        options = {"num_gpus": 1, "num_cpus": 0}
+        return Cluster(options, count, f"{count} {kind}s of {len(nodes)} nodes")
+
+    cpus = sum(int(resources.get("CPU", 0)) for resources in nodes)
+    if cpus:
+        return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
+    raise CannotRun(NEITHER)
+
+
+def gpus_by_kind(nodes: list[dict[str, float]]) -> Counter[str]:
+    """Return kind of GPU -> how many there are. nodes: Ray's resources of each."""
+    gpus = Counter()
     for resources in nodes:
-        cpus += int(resources.get("CPU", 0))
         if resources.get("GPU"):
             kinds = [name for name in resources if name.startswith(ACCELERATOR)]
             kind = kinds[0].removeprefix(ACCELERATOR) if kinds else "GPU"
             gpus[kind] += int(resources["GPU"])
-
-    if len(gpus) > 1:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(gpus.items()))
-        raise UserError(
-            f"--ray: the cluster has {listed}, want one kind of GPU; a table never mixes them"
-        )
-    for kind, count in gpus.items():
-        options = {"num_gpus": 1, "num_cpus": 0}
-        return Cluster(options, count, f"{count} {kind}s of {len(nodes)} nodes")
-    if cpus:
-        return Cluster({"num_cpus": 1}, cpus, f"{cpus} CPUs of {len(nodes)} nodes")
-    raise CannotRun(NEITHER)
+    return gpus
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,8 @@ class Cluster:
         import ray  # pyright: ignore[reportMissingImports]  an extra
 
         try:
-            return ray.get(ray.remote(survey).options(**self.options).remote())
+            task = ray.remote(survey).options(**self.options)
+            return ray.get(task.remote())
         except ray.exceptions.RayError as error:
             raise CannotRun(
                 f"--ray: a node cannot run tasks of this repository: {last_line(error)}"
@@ -238,9 +246,8 @@ class ClusterRun:
 
     def evaluating(self) -> int:
         """Return how many actors evaluate a task; the others of `assignments` start."""
-        return sum(
-            assignment.task is not None for assignment in self.assignments.values()
-        )
+        assignments = self.assignments.values()
+        return sum(assignment.task is not None for assignment in assignments)
 
     def assign(self) -> None:
         """Give idle actors waiting tasks, or end them; start actors for what waits, if there are
@@ -295,9 +302,8 @@ class ClusterRun:
             alone = replace(task, names=(name,))
             reason = type(error).__name__
             if not self.try_again(alone, reason):
-                yield Outcome(
-                    alone, lost={name: f"what ran it died twice: {last_line(error)}"}
-                )
+                reason = f"what ran it died twice: {last_line(error)}"
+                yield Outcome(alone, lost={name: reason})
 
     def try_again(self, task: Task, reason: str) -> bool:
         """Put a task back, unless that was done before; return whether it waits again."""

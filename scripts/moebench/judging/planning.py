@@ -163,9 +163,10 @@ class Planner:
             return list(dict.fromkeys(map(catalogue.definition_named, keys)))
 
         names_solutions = self.request.solutions or self.third_party
-        order = (
-            self.served_definitions() if names_solutions else dataset.names(self.root)
-        )
+        if names_solutions:
+            order = self.served_definitions()
+        else:
+            order = dataset.names(self.root)
         return self.definitions_here(order)[:1]
 
     def definitions_here(self, order: list[str]) -> list[str]:
@@ -176,9 +177,8 @@ class Planner:
         """
         served = self.served_definitions()
         in_data_set = dataset.names(self.root)
-        served_in_data_set = [
-            name for name in order if name in served and name in in_data_set
-        ]
+        served_here = set(served) & set(in_data_set)
+        served_in_data_set = [name for name in order if name in served_here]
         for_device = [name for name in served_in_data_set if self.is_for_device(name)]
         if for_device:
             return for_device
@@ -270,9 +270,8 @@ class Planner:
         layer_key = catalogue.by_name().get(definition_name)
         if self.request.wants_ours and layer_key:
             return eligible(names, layer_key, self.device)
-        return {}, [
-            f"{name}: SKIPPED: does not serve {definition_name}" for name in names
-        ]
+        reason = f"SKIPPED: does not serve {definition_name}"
+        return {}, [f"{name}: {reason}" for name in names]
 
     def fitting(
         self, definition: Definition, candidates: list[LabelledWorkload]

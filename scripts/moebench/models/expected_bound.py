@@ -42,9 +42,8 @@ def expected_bound(
         outputs = trained_router.draw(seed, num_tokens, {}, sizes)
         chosen = trained_router.select(outputs, sizes)
         for rank in range(expert_ranks(sizes)):
-            counts = trained_router.counts_with_shared(
-                chosen - rank * local, rank, sizes
-            )
+            on_rank = chosen - rank * local
+            counts = trained_router.counts_with_shared(on_rank, rank, sizes)
             bounds.append(operator.bound_of(num_tokens, counts, sizes))
 
     ms = fmean(bound.ms for bound in bounds)

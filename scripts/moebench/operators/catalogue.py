@@ -168,9 +168,8 @@ def layer_key_named(name: str) -> str:
     another name.
     """
     if name not in keys():
-        raise UserError(
-            unknown("definition", name, list(keys()), ", ".join(layer_sizes()))
-        )
+        listed = ", ".join(layer_sizes())
+        raise UserError(unknown("definition", name, list(keys()), listed))
     return keys()[name]
 
 

@@ -139,9 +139,10 @@ class Operator(ABC):
         if key in self.small():
             return self.hard_cases(key)
         usual = self.usual_fields(self.layer_sizes()[key])
-        return [
-            self.new_case(key, f"T={tokens}", tokens, **usual) for tokens in self.tokens
-        ]
+        cases = []
+        for tokens in self.tokens:
+            cases.append(self.new_case(key, f"T={tokens}", tokens, **usual))
+        return cases
 
     def new_case(self, key: str, name: str, seq_len: int, **fields: object) -> Case:
         """Return a case of a layer. fields: those that the operator's class of cases adds."""
@@ -206,9 +207,8 @@ def module_source(
 
     texts = [head]
     for function in functions:
-        texts.append(
-            function if isinstance(function, str) else inspect.getsource(function)
-        )
+        is_text = isinstance(function, str)
+        texts.append(function if is_text else inspect.getsource(function))
     return "\n\n".join(texts)
 
 

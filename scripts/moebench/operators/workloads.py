@@ -190,9 +190,8 @@ def recorded_bound(
         counts = stored_counts(layer_key, workload, root)
     if counts is None:
         return None
-    return catalogue.operator(layer_key).bound(
-        workload.axes["seq_len"], counts, layer_key
-    )
+    num_tokens = workload.axes["seq_len"]
+    return catalogue.operator(layer_key).bound(num_tokens, counts, layer_key)
 
 
 def stored_counts(layer_key: str, workload: Workload, root: Path) -> Counts | None:

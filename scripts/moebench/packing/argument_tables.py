@@ -93,9 +93,8 @@ def python_text() -> str:
     lines = [PYTHON_HEAD]
     for form, arguments in ARGUMENTS.items():
         lines.append(f"{form} = {{")
-        lines += [
-            f'    "{argument.name}": {in_python(argument)},' for argument in arguments
-        ]
+        for argument in arguments:
+            lines.append(f'    "{argument.name}": {in_python(argument)},')
         lines.append("}")
     return "\n".join([*lines, ""])
 

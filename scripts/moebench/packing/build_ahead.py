@@ -74,9 +74,8 @@ def build_timed(solution: Solution) -> tuple[float, str]:
     start = time.monotonic()
     error = ""
     try:
-        BuilderRegistry.get_instance().build(
-            definition(catalogue.by_name()[solution.definition]), solution
-        )
+        layer = definition(catalogue.by_name()[solution.definition])
+        BuilderRegistry.get_instance().build(layer, solution)
     except BuildError as raised:
         error = str(raised) or type(raised).__name__
     return time.monotonic() - start, error

@@ -67,7 +67,8 @@ def fingerprint(solution: Solution) -> str:
         spec.dependencies,
         texts,
     ]
-    return hashlib.sha1(json.dumps(counted).encode()).hexdigest()
+    text = json.dumps(counted)
+    return hashlib.sha1(text.encode()).hexdigest()
 
 
 def source_hashes(solution: Solution) -> dict[str, str]:
@@ -148,7 +149,8 @@ def dump_list(nodes: list) -> str:
     texts = []
     for is_relative, run in groupby(nodes, is_relative_import):
         if is_relative:
-            texts.extend(sorted(dump(name) for name in split_imports(run)))
+            imports = [dump(name) for name in split_imports(run)]
+            texts.extend(sorted(imports))
         else:
             texts.extend(dump(node) for node in run)
     return f"[{','.join(text for text in texts if text)}]"
@@ -219,7 +221,8 @@ def opens_parameters(token: re.Match, line: list[str]) -> bool:
 
     line: the tokens before it.
     """
-    if token[0] != "(" or len(line) != 3 or line[:2] != ["#", "define"]:
+    is_behind_name = len(line) == 3 and line[:2] == ["#", "define"]
+    if token[0] != "(" or not is_behind_name:
         return False
     before = token.string[token.start() - 1]
     return not before.isspace()

@@ -51,11 +51,10 @@ def with_flat_imports(path: str, text: str, packed: tuple[str, ...]) -> str:
     except (SyntaxError, ValueError, RecursionError):
         return text
 
-    modules = {
-        PurePosixPath(each).with_suffix("").parts
-        for each in packed
-        if each.endswith(".py")
-    }
+    modules = set()
+    for file in packed:
+        if file.endswith(".py"):
+            modules.add(PurePosixPath(file).with_suffix("").parts)
     folders = {module[:-1] for module in modules}
 
     new_modules = {}

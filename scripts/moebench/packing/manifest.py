@@ -108,9 +108,8 @@ def read_manifest(name: str) -> Manifest:
         inherited = [key for key in INHERITED if key not in stated]
         if stated.isdisjoint(SERVING):
             inherited += SERVING
-        manifest = manifest.model_copy(
-            update={key: getattr(base, key) for key in inherited}
-        )
+        values = {key: getattr(base, key) for key in inherited}
+        manifest = manifest.model_copy(update=values)
 
     listed = manifest.definitions
     if not listed and not manifest.serves:

@@ -62,9 +62,8 @@ def pack_manifest(manifest: Manifest) -> dict[str, Solution]:
     for layer_key in manifest.definitions:
         sources = []
         for path, text in texts.items():
-            sources.append(
-                {"path": path, "content": problem.packed_text(path, layer_key, text)}
-            )
+            content = problem.packed_text(path, layer_key, text)
+            sources.append({"path": path, "content": content})
         # what FIB needs to build the solution for this layer
         fields = manifest.model_dump(include=set(BuildSpec.model_fields))
         fields["entry_point"] = entry_point(manifest, layer_key, texts)
@@ -175,7 +174,7 @@ def remove(path: Path) -> None:
 def repository_paths(name: str) -> dict[str, PurePosixPath]:
     """Return path in a packed solution -> path in the repository. Raises PackingError."""
     files = Gathering(read_manifest(name)).files
-    return {
-        path: PurePosixPath("solutions", tree_path(file))
-        for path, file in files.items()
-    }
+    shown_paths = {}
+    for path, file in files.items():
+        shown_paths[path] = PurePosixPath("solutions", tree_path(file))
+    return shown_paths

@@ -57,9 +57,10 @@ def choose_workloads(names: list[str], layer_key: str) -> dict[str, Workload]:
 
 def default_workloads(recorded: list[LabelledWorkload]) -> list[str]:
     """Return the uuids of four workloads, from the least T above 0 to the greatest."""
-    with_tokens = [
-        labelled.workload for labelled in recorded if labelled.workload.axes["seq_len"]
-    ]
+    with_tokens = []
+    for labelled in recorded:
+        if labelled.workload.axes["seq_len"]:
+            with_tokens.append(labelled.workload)
     with_tokens.sort(key=workloads.tokens)
     last = len(with_tokens) - 1
     return [with_tokens[round(share * last)].uuid for share in DEFAULT_SHARES]

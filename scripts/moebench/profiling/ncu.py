@@ -95,10 +95,11 @@ def by_workload(report: str, count: int) -> list[pd.DataFrame]:
         raise CannotRun(
             f"ncu: its output has {is_separator.sum()} workloads, want {count}"
         )
-    return [
-        launches[~is_separator & (workloads == number)]
-        for number in range(1, count + 1)
-    ]
+    launches_of_workloads = []
+    for number in range(1, count + 1):
+        is_of_workload = ~is_separator & (workloads == number)
+        launches_of_workloads.append(launches[is_of_workload])
+    return launches_of_workloads
 
 
 def launches_in(report: str) -> pd.DataFrame:

@@ -21,17 +21,18 @@ def changes_table(rows: pd.DataFrame) -> Table:
     both = rows[rows.side == "both"]
     marked = both[both.mark != ""]
     several_definitions = both.definition.nunique() > 1
-    count_by_mark = marked.mark.value_counts()
-    counts = [f"{count_by_mark.get(mark, 0)} {text}" for mark, text in MARKS.items()]
+    counts = []
+    for mark, text in MARKS.items():
+        count = (marked.mark == mark).sum()
+        counts.append(f"{count} {text}")
 
     sides = []
     for side in ("before", "after"):
         columns = {f"{name}_{side}": name for name in ("ms", "runs", "range_from")}
         sides.append(both[list(columns)].rename(columns=columns))
+    ranges = ranges_text(pd.concat(sides))
 
-    notes = [
-        f"A change: the ranges of both sides' runs do not overlap; {ranges_text(pd.concat(sides))}"
-    ]
+    notes = [f"A change: the ranges of both sides' runs do not overlap; {ranges}"]
     for side, count in rows.side.value_counts().items():
         if side != "both":
             notes.append(f"only {side}: {count} cells")

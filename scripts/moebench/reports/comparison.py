@@ -126,13 +126,14 @@ def times_by_tokens(rows: pd.DataFrame, tokens: Collection[int]) -> pd.DataFrame
     first workload with so many tokens.
     """
     first = rows.drop_duplicates(["solution", "tokens"])
-    cells = [
-        Cell(ms_text(row), "best" if row.tied else "") for row in first.itertuples()
-    ]
-    times = first.assign(cell=cells).pivot(
-        index="solution", columns="tokens", values="cell"
-    )
-    return times.reindex(columns=tokens).set_axis(token_heads(tokens), axis="columns")
+    cells = []
+    for row in first.itertuples():
+        cells.append(Cell(ms_text(row), "best" if row.tied else ""))
+
+    first = first.assign(cell=cells)
+    times = first.pivot(index="solution", columns="tokens", values="cell")
+    times = times.reindex(columns=tokens)
+    return times.set_axis(token_heads(tokens), axis="columns")
 
 
 def ms_text(row) -> str:
@@ -231,15 +232,11 @@ def times_table(rows: pd.DataFrame) -> Table:
 
     rows: of one definition, GPU, clock and tolerance.
     """
-    cells = workload_cells(rows, time_cell)
-    tokens = cells.index.get_level_values("tokens")
-    bounds = decimals(rows.groupby(["tokens", "uuid"]).bound_ms.max(), 3)
-    table_rows = []
-    for count, bound, times in zip(tokens, bounds, frame_rows(cells), strict=True):
-        table_rows.append([count, bound, *times])
-    return Table(
-        ["T", "bound", *cells.columns],
-        [table_rows],
+    table = workload_cells(rows, time_cell)
+    bounds = rows.groupby(["tokens", "uuid"]).bound_ms.max()
+    table.insert(0, "bound", decimals(bounds, 3))
+    return Table.of_frame(
+        by_tokens(table),
         title=title(rows, rows.tolerance_text.iloc[0], "ms (times the bound)"),
         caption=TIMES_CAPTION if is_ranked(rows).any() else ONE_CALL_CAPTION,
         word_columns=0,
@@ -251,14 +248,9 @@ def rates_table(rows: pd.DataFrame) -> Table:
 
     rows: of one definition, GPU, clock and tolerance.
     """
-    cells = workload_cells(rows, rate_cell)
-    tokens = cells.index.get_level_values("tokens")
-    table_rows = []
-    for count, rates in zip(tokens, frame_rows(cells), strict=True):
-        table_rows.append([count, *rates])
-    return Table(
-        ["T", *cells.columns],
-        [table_rows],
+    table = workload_cells(rows, rate_cell)
+    return Table.of_frame(
+        by_tokens(table),
         title=title(rows, "TFLOP/s / TB/s"),
         caption=RATES_CAPTION,
         word_columns=0,
@@ -276,6 +268,11 @@ def workload_cells(
     cells = rows.assign(cell=[cell_of(row) for row in rows.itertuples()])
     table = cells.pivot(index=["tokens", "uuid"], columns="solution", values="cell")
     return table[by_solution(rows).index]
+
+
+def by_tokens(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of `workload_cells` with T in the first column, and no uuid."""
+    return table.droplevel("uuid").reset_index(names="T")
 
 
 def time_cell(row) -> Cell:

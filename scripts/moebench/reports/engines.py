@@ -142,13 +142,10 @@ def sglang_runs() -> pd.DataFrame:
     runs = pd.json_normalize(json_lines("sglang.jsonl"))
     runs["experts_by"] = runs.run_name.str.replace(r"_\d$", "", regex=True)
     for step in ("prefill", "decode"):
-        runs[f"share.{step}"] = runs[f"experts_ms.{step}"] / runs[f"step_ms.{step}"]
-    return (
-        runs.drop(columns="run_name")
-        .groupby("experts_by")
-        .median()
-        .sort_values("experts_by")
-    )
+        experts_ms = runs[f"experts_ms.{step}"]
+        step_ms = runs[f"step_ms.{step}"]
+        runs[f"share.{step}"] = experts_ms / step_ms
+    return runs.drop(columns="run_name").groupby("experts_by").median()
 
 
 def sglang_table(layers: int) -> Table:
@@ -160,10 +157,11 @@ def sglang_table(layers: int) -> Table:
         run = runs.loc[name]
         row = [Cell(EXPERTS_BY.get(name, name))]
         for key, digits in (("prefill_latency", 1), ("median_decode_latency", 3)):
+            ms = 1e3 * run[key]
             if name == "triton":
-                row.append(decimal(1e3 * run[key], digits))
+                row.append(decimal(ms, digits))
             else:
-                row.append(with_change(1e3 * run[key], 1e3 * theirs[key], digits))
+                row.append(with_change(ms, 1e3 * theirs[key], digits))
         row.append(decimal(run.overall_throughput, 0))
         row.append(decimal(run["experts_ms.prefill"] / layers, 2))
         row.append(decimal(run["experts_ms.decode"] / layers, 4))

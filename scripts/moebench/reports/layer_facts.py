@@ -204,9 +204,9 @@ def servings_of(layer: RankLayer) -> list[Serving]:
         for form, ratio_of_solution in recorded.items():
             if name in ratio_of_solution:
                 ratios[form] = ratio_of_solution[name]
-        servings.append(
-            Serving(name, reasons(solution, layer), ratios, elsewhere.get(name))
-        )
+        why_not_served = reasons(solution, layer)
+        serving = Serving(name, why_not_served, ratios, elsewhere.get(name))
+        servings.append(serving)
     return sorted(servings, key=best_first)
 
 

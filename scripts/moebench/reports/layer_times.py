@@ -156,8 +156,9 @@ def times_table(
 
     fastest = right.min(axis="columns")
     for way in right:
+        texts = table[way]
         is_fastest = right[way] == fastest
-        table[way] = table[way].where(~is_fastest, table[way].map(best_cell))
+        table[way] = texts.mask(is_fastest, texts.map(best_cell))
     return Table.of_frame(table.reset_index(names="T"), title=title, word_columns=0)
 
 

@@ -101,14 +101,14 @@ def ahead_table(measured: list[MeasuredLayer]) -> Table:
     table_rows = []
     for each in measured:
         timed = counted(each.rows).sort_values("ms")
-        points = [
-            list(timed[timed.tokens == tokens].itertuples()) for tokens in AHEAD_TOKENS
-        ]
-        fastest = dict.fromkeys(
-            base_of(of_tokens[0].solution) for of_tokens in points if of_tokens
-        )
-        texts = [ahead_text(of_tokens) for of_tokens in points]
-        names = ", ".join(fastest)
+        fastest = []
+        texts = []
+        for tokens in AHEAD_TOKENS:
+            points = list(timed[timed.tokens == tokens].itertuples())
+            texts.append(ahead_text(points))
+            if points:
+                fastest.append(base_of(points[0].solution))
+        names = ", ".join(dict.fromkeys(fastest))
         table_rows.append([shown_name(each.layer), names, *texts])
     head = ["model", "fastest", *token_heads(AHEAD_TOKENS)]
     return Table(head, [table_rows], word_columns=2)
@@ -144,7 +144,8 @@ def speeds_table(measured: list[MeasuredLayer]) -> Table:
     """Return the table of latency over the bound at TOKENS, of each layer's best solution."""
     table_rows = []
     for each in measured:
-        table_rows.append([each.layer.name, *speed_texts(each.rows, each.layer.key)])
+        layer = each.layer
+        table_rows.append([layer.name, *speed_texts(each.rows, layer.key)])
     return Table(["model", *token_heads(TOKENS)], [table_rows], caption=SPEEDS_CAPTION)
 
 
@@ -201,10 +202,8 @@ def served(records: list[ServedRecord]) -> Table:
     table_rows = []
     for record in records:
         if record.has_bound:
-            texts = [
-                ahead_text(record.timed_points(tokens)) for tokens in SERVED_TOKENS
-            ]
-            table_rows.append([title(record.head), *texts])
+            points = [record.timed_points(tokens) for tokens in SERVED_TOKENS]
+            table_rows.append([title(record.head), *map(ahead_text, points)])
     return Table(["model", *token_heads(SERVED_TOKENS)], [table_rows])
 
 

@@ -37,9 +37,9 @@ def recorded() -> list[ProfileRecord]:
     """
     records = []
     for record in read_records(paths.PROFILES):
-        profiles = [
-            with_bound_of_today(record, profile) for profile in record.workloads
-        ]
+        profiles = []
+        for profile in record.workloads:
+            profiles.append(with_bound_of_today(record, profile))
         records.append(record.model_copy(update={"workloads": profiles}))
     return records
 
@@ -91,7 +91,8 @@ def section(record: ProfileRecord, uuids: Iterable[str]) -> list[Row]:
         texts[profile.uuid] = profile_texts(profile, has_bound)
         names |= dict.fromkeys(profile.stages)
 
-    table = pd.DataFrame(texts, index=[*names, *CALL_ROWS], columns=list(uuids))
+    row_names = [*names, *CALL_ROWS]
+    table = pd.DataFrame(texts, index=row_names, columns=list(uuids))
     table = table.dropna(how="all").reset_index()
     if table.empty:
         return []

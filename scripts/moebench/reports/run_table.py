@@ -143,9 +143,10 @@ def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
     """Print the tables of each definition, and where its traces are."""
     for part in plan.parts.values():
         name = part.definition.name
-        of_part = [
-            outcome for outcome in outcomes if outcome.task.definition_name == name
-        ]
+        of_part = []
+        for outcome in outcomes:
+            if outcome.task.definition_name == name:
+                of_part.append(outcome)
         for table in tables(plan, part, of_part):
             print_line(console, table.title)
             console.print(InTerminal(replace(table, title="")))
@@ -187,10 +188,9 @@ def table(
     figures = figures_of(plan, rows)
     missing = missing_workloads(rows, outcomes)
 
+    passed = [passed_cell(rows, name, missing[name]) for name in part.solutions]
     shown = figures.reindex(part.solutions).reset_index(names="solution")
-    shown.insert(
-        1, "passed", [passed_cell(rows, name, missing[name]) for name in part.solutions]
-    )
+    shown.insert(1, "passed", passed)
 
     notes = captions(figures.columns)
     for outcome in outcomes:

@@ -31,9 +31,9 @@ def recorded() -> list[ServedRecord]:
     for path in sorted(paths.SERVED.glob("*.jsonl")):
         record = read_served(path)
         if record.points:
-            points = [
-                with_bound_of_today(record.head, point) for point in record.points
-            ]
+            points = []
+            for point in record.points:
+                points.append(with_bound_of_today(record.head, point))
             records.append(replace(record, points=points))
     return records
 

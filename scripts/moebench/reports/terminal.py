@@ -129,9 +129,10 @@ def fitting(table: Table, columns: list[Column], max_width: int) -> list[Column]
 
     chosen = columns[: table.key_columns]
     for column in others:
-        widths = [each.least for each in [*chosen, column]]
+        with_column = [*chosen, column]
+        widths = [each.least for each in with_column]
         if total_width(widths) <= max_width:
-            chosen.append(column)
+            chosen = with_column
     return sorted(chosen, key=lambda column: column.place)
 
 
@@ -140,9 +141,8 @@ def shown_widths(columns: list[Column], max_width: int) -> list[int]:
     be broken.
     """
     widths = [column.least for column in columns]
-    while (
-        total_width(widths) > max_width and max(widths) > 1
-    ):  # the keys alone are too wide
+    # only where the keys alone are too wide
+    while total_width(widths) > max_width and max(widths) > 1:
         widest = widths.index(max(widths))
         widths[widest] -= 1
 

@@ -65,9 +65,8 @@ def can_be_bounded(trace: Trace) -> bool:
     """
     protocol = of_trace(trace).protocol or ""
     is_elsewhere = DATA_SET_TENSORS in protocol
-    return (
-        trace.evaluation.environment.hardware in roofline.CEILINGS and not is_elsewhere
-    )
+    hardware = trace.evaluation.environment.hardware
+    return hardware in roofline.CEILINGS and not is_elsewhere
 
 
 def workload_uuids(recorded: list[Recorded]) -> dict[DefinitionKey, set[str]]:

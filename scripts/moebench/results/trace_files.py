@@ -75,9 +75,8 @@ def trace_files_below(wanted: list[Path]) -> list[Path]:
 
 def read_file(file: Path) -> tuple[list[Recorded], list[str]]:
     """Return a file's traces with an evaluation, and a warning for each line that is no trace."""
-    data_sets = [
-        each for each in file.resolve().parents if (each / "definitions").is_dir()
-    ]
+    folders = file.resolve().parents
+    data_sets = [folder for folder in folders if (folder / "definitions").is_dir()]
     root = data_sets[0] if data_sets else None  # the nearest
 
     name = str(file)

@@ -45,34 +45,32 @@ class Resident:
         order.
         """
         specs = definition(self.layer_key).inputs
+        first_layer = self.layers[0]
         states = {}
         for name in STATES:
-            states[name] = first_tokens(
-                self.layers[0][name], specs[name].shape, num_tokens
-            )
+            shape = specs[name].shape
+            states[name] = first_tokens(first_layer[name], shape, num_tokens)
 
         arguments = []
         for layer in self.layers:
             inputs = layer | states  # STATES are cut once for all layers
-            arguments.append(
-                [
-                    first_tokens(inputs[name], specs[name].shape, num_tokens)
-                    for name in specs
-                ]
-            )
+            first = []
+            for name, spec in specs.items():
+                first.append(first_tokens(inputs[name], spec.shape, num_tokens))
+            arguments.append(first)
         return arguments
 
     def bound_ms(self, num_tokens: int) -> float:
         """Return the sum of the layers' roofline bounds in ms."""
         sizes = catalogue.layer_sizes()[self.layer_key]
         rank = offset_of(self.layer_key) // routed_experts(sizes)
+        layer = operator(self.layer_key)
         total = 0.0
         for experts in self.local_experts:
             chosen = experts[:num_tokens].cpu().numpy()
             counts = trained_router.counts_with_shared(chosen, rank, sizes)
-            total += (
-                operator(self.layer_key).bound(num_tokens, counts, self.layer_key).ms
-            )
+            bound = layer.bound(num_tokens, counts, self.layer_key)
+            total += bound.ms
         return total
 
 
@@ -130,9 +128,8 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     All values are drawn, and are the same in every run on one kind of device.
     """
     full = definition(layer_key)
-    shapes = dict(
-        zip(full.inputs, full.get_input_shapes({"seq_len": num_tokens}), strict=True)
-    )
+    input_shapes = full.get_input_shapes({"seq_len": num_tokens})
+    shapes = dict(zip(full.inputs, input_shapes, strict=True))
     generator = torch.Generator(device).manual_seed(0)
     first_expert = offset_of(layer_key)
     common_inputs = {
@@ -149,9 +146,8 @@ def make(layer_key: str, layer_count: int, num_tokens: int, device: str) -> Resi
     for number in range(layer_count):
         routed = routing(f"served/{number}", layer_key, num_tokens, generator)
         local_experts.append(routed.experts - first_expert)
-        layers.append(
-            common_inputs | routed.inputs | weights(layer_key, shapes, generator)
-        )
+        layer_weights = weights(layer_key, shapes, generator)
+        layers.append(common_inputs | routed.inputs | layer_weights)
     return Resident(layer_key, layers, local_experts)
 
 
@@ -188,9 +184,8 @@ def scales(
     shape: tuple[int, ...], mean: float, generator: torch.Generator
 ) -> torch.Tensor:
     """Return scales, uniform from half to one and a half times the mean."""
-    return mean * (
-        0.5 + torch.rand(shape, device=generator.device, generator=generator)
-    )
+    random = torch.rand(shape, device=generator.device, generator=generator)
+    return mean * (0.5 + random)
 
 
 def integers(

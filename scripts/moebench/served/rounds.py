@@ -107,9 +107,10 @@ def measure(solutions: Solutions, request: Request) -> Iterator[list[Point]]:
         results = results_at(candidates, num_tokens, request)
         torch.cuda.empty_cache()  # of this token count's graphs
         bound_ms = request.model.bound_ms(num_tokens)
-        yield [
-            result.point(name, num_tokens, bound_ms) for name, result in results.items()
-        ]
+        points = []
+        for name, result in results.items():
+            points.append(result.point(name, num_tokens, bound_ms))
+        yield points
 
 
 def results_at(
@@ -151,9 +152,8 @@ def prepared(
     result = Result()
     layer_key = request.model.layer_key
     try:
-        runnable = BuilderRegistry.get_instance().build(
-            definition(layer_key), candidate.packed
-        )
+        layer = definition(layer_key)
+        runnable = BuilderRegistry.get_instance().build(layer, candidate.packed)
         forward = forward_of(runnable, layers, layer_key, request.device)
         if request.device == "cpu":
             result.not_captured = "no CUDA device"

@@ -30,10 +30,10 @@ NOT_IMPORTED = ("moebench", "definitions", "solutions")
 def main(folder: Path, hardware: str) -> None:
     for name in NOT_IMPORTED:
         sys.modules[name] = None
-    definition = Definition.model_validate_json(
-        (folder / "definition.json").read_bytes()
-    )
-    solution = Solution.model_validate_json((folder / "solution.json").read_bytes())
+    definition_json = (folder / "definition.json").read_bytes()
+    definition = Definition.model_validate_json(definition_json)
+    solution_json = (folder / "solution.json").read_bytes()
+    solution = Solution.model_validate_json(solution_json)
     has_device = torch.cuda.is_available()
     if not has_device:
         os.environ["TVM_FFI_CUDA_ARCH_LIST"] = architecture(hardware)
@@ -43,15 +43,8 @@ def main(folder: Path, hardware: str) -> None:
     if has_device:
         done.append(call_once(definition, runnable))
     else:
-        # FIB's builder for CUDA has compiled them itself
-        has_cuda = any(source.path.endswith(".cu") for source in solution.sources)
-        if has_cuda and solution.spec.language.value != "cuda":
-            # without opening the library, which needs a driver
-            tvm_ffi.cpp.load = tvm_ffi.cpp.build
-            tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build_inline
-            package = runnable._callable.__module__.rpartition(".")[0]
-            importlib.import_module(f"{package}.build").load_kernels()
-            done.append("CUDA sources compiled and linked by nvcc")
+        if has_cuda_to_compile(solution):
+            done.append(compile_cuda(runnable))
         done.append("not checked: that it runs, for want of a CUDA device")
 
     # to a file, as a submission may print, even at exit
@@ -65,6 +58,26 @@ def architecture(hardware: str) -> str:
     number = int(hardware.removeprefix("sm_"))
     major, minor = divmod(number, 10)
     return f"{major}.{minor}a" if number >= 90 else f"{major}.{minor}"
+
+
+def has_cuda_to_compile(solution: Solution) -> bool:
+    """Return whether there are CUDA sources that FIB's builder has not compiled: that for Python
+    compiles none.
+    """
+    has_cuda = any(source.path.endswith(".cu") for source in solution.sources)
+    return has_cuda and solution.spec.language.value != "cuda"
+
+
+def compile_cuda(runnable) -> str:
+    """Compile and link a solution's CUDA sources; return a line that says so."""
+    # without opening the library, which needs a driver
+    tvm_ffi.cpp.load = tvm_ffi.cpp.build
+    tvm_ffi.cpp.load_inline = tvm_ffi.cpp.build_inline
+
+    package, _, _ = runnable._callable.__module__.rpartition(".")
+    build = importlib.import_module(f"{package}.build")
+    build.load_kernels()
+    return "CUDA sources compiled and linked by nvcc"
 
 
 def call_once(definition: Definition, runnable) -> str:

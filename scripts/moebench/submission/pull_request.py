@@ -70,7 +70,8 @@ class PullRequest:
         trace_file = self.into / "traces" / f"{folder}.jsonl"
         is_filled = trace_file.exists() and trace_file.stat().st_size > 0
         earlier = [trace_file] if is_filled else []
-        rows = runs.runs_on(self.target, solution, [*traces, *earlier], self.clock)
+        trace_files = [*traces, *earlier]
+        rows = runs.runs_on(self.target, solution, trace_files, self.clock)
         if solution is self.solution:
             check_measured(solution, rows)
             self.clock = rows.clock.iloc[0]

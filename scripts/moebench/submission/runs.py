@@ -22,6 +22,8 @@ from moebench.submission.data_set import DataSetDefinition
 HEAD = ["solution", "machine", "tolerance", "source", "traces", "tensors"]
 HEAD += ["date", "protocol", "versions", "passed", "failed", "not run"]
 WORD_COLUMNS = len(HEAD) - 3
+# by whether the data set's own were used
+TENSORS = {True: "the data set's", False: "generated"}
 
 
 def load_solution(solution: Solution, wanted: list[Path]) -> pd.DataFrame:
@@ -78,7 +80,10 @@ def clock_of(rows: pd.DataFrame) -> str:
     """Return the first of CLOCKS by which a run of the current source PASSED, else the first."""
     is_current = rows.source == "current"
     timed = rows[is_timed_pass(rows) & is_current]
-    return next((clock for clock in CLOCKS if (timed.clock == clock).any()), CLOCKS[0])
+    for clock in CLOCKS:
+        if (timed.clock == clock).any():
+            return clock
+    return CLOCKS[0]
 
 
 def is_timed_pass(rows: pd.DataFrame) -> pd.Series:
@@ -128,19 +133,22 @@ def table_rows(
     rows = []
     for (machine, _, source), run in runs.groupby(["hardware", "tolerance", "source"]):
         tolerance = distinct(run.tolerance_text)
-        traces = "submitted" if run.submitted.any() else "left out"
-        tensors = run.has_their_tensors.map(
-            {True: "the data set's", False: "generated"}
-        )
-        row = [solution.name, machine, tolerance, source, traces, distinct(tensors)]
-        row += [
+        tensors = run.has_their_tensors.map(TENSORS)
+        passed = int(run.passed.sum())
+        row = [
+            solution.name,
+            machine,
+            tolerance,
+            source,
+            "submitted" if run.submitted.any() else "left out",
+            distinct(tensors),
             distinct(run.timestamp.str[:10]),
             distinct(run.protocol),
             distinct(run.versions),
+            passed,
+            len(run) - passed,
+            workload_count - len(run),
         ]
-
-        passed = int(run.passed.sum())
-        row += [passed, len(run) - passed, workload_count - len(run)]
         rows.append(row)
 
     if rows:

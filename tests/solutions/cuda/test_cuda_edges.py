@@ -14,7 +14,7 @@ import stage_inputs
 import stage_references
 import torch
 from every_solution import assert_close, assert_same_bits, built
-from layer_inputs import reference
+from layer_inputs import WEIGHTS_AND_SCALES, reference
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -22,12 +22,6 @@ DEVICE = "cuda"
 DS = ("full", "kimi-k2-ep8", "glm-5.3-flash-ep8")
 RENORM = ("qwen3-next",)
 CLAMPED = ("glm-5.3-flash-ep8", "step-3.5-flash-ep8-routed", "minimax-m3-ep8")
-WEIGHTS = (
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-)
 
 # One launch without and with a grid barrier, four launches; of mma_fused the one launch alone.
 REGIMES = [
@@ -110,7 +104,7 @@ def expected_output(layer_key, sizes, arguments):
     local = experts - arguments["local_expert_offset"]
     x_scale = arguments["hidden_states_scale"].t()
     x = definition.dequantize(arguments["hidden_states"], x_scale, row_block=1)
-    operands = [arguments[name] for name in WEIGHTS]
+    operands = [arguments[name] for name in WEIGHTS_AND_SCALES]
     return definition.local_experts(x, *operands, local, weights)
 
 
@@ -272,9 +266,8 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
     for seed, num_tokens in enumerate(counts):
         arguments = random_arguments(sizes, num_tokens, seed)
         logits = arguments["routing_logits"].clone()
-        calls.append(
-            CapturedCall(arguments, logits, expected=run(layer, sizes, arguments))
-        )
+        expected = run(layer, sizes, arguments)
+        calls.append(CapturedCall(arguments, logits, expected))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
@@ -287,9 +280,8 @@ def test_layers_of_one_graph_behind_other_kernels(counts, solution):
             call.arguments["routing_logits"].fill_(torch.nan)
         graph.replay()
         for call in calls:
-            assert_same_bits(
-                call.output, call.expected, f"replay {replay}, T={len(call.output)}"
-            )
+            label = f"replay {replay}, T={len(call.output)}"
+            assert_same_bits(call.output, call.expected, label)
 
 
 @dataclass

@@ -99,10 +99,8 @@ TILES = [
 @pytest.mark.parametrize(("layer_key", "num_tokens", "tile"), TILES)
 def test_tiles_go_by_the_rows_of_an_expert(layer_key, num_tokens, tile, packed_module):
     """Catches tiles of 128 rows for experts with a few, or the other way round."""
-    assert packed_module(NAME, "tiles", layer_key).choose_tiles(num_tokens) == (
-        tile,
-        tile,
-    )
+    tiles = packed_module(NAME, "tiles", layer_key)
+    assert tiles.choose_tiles(num_tokens) == (tile, tile)
 
 
 # ---- what is compiled ----
@@ -151,9 +149,11 @@ def test_hopper_gemms_use_the_tensor_cores_and_wait_for_the_stage_before(build_m
     """Catches a GEMM several times slower than it can be, or one that reads too early."""
     library, _ = build_module.build("sm_90")
     functions = cuobjdump("-sass", library).split("Function : ")[1:]
-    gemms = [
-        function for function in functions if is_gemm(function.split(maxsplit=1)[0])
-    ]
+    gemms = []
+    for function in functions:
+        name, *_ = function.split(maxsplit=1)
+        if is_gemm(name):
+            gemms.append(function)
     assert gemms
     for gemm in gemms:
         assert "QGMMA" in gemm

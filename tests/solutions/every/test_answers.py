@@ -27,11 +27,8 @@ from layer_inputs import arguments as layer_arguments
 from moebench.judging.calling import input_bytes, seeded_inputs
 from moebench.operators import catalogue
 
-LAYERS = [
-    key
-    for key in (*catalogue.fp8_moe(), *catalogue.routed())
-    if key in catalogue.keys_for_gpu()
-]
+FP8_KEYS = [*catalogue.fp8_moe(), *catalogue.routed()]
+LAYERS = [key for key in FP8_KEYS if key in catalogue.keys_for_gpu()]
 SMALL_CASES = [case.name for case in catalogue.operator("small").cases("small")]
 
 # ---- workloads ----
@@ -225,7 +222,11 @@ def test_a_huge_batch_is_right_or_refused(layer, layer_key, num_tokens):
 # ---- what a call leaves ----
 
 
-ROW_COUNTS = [9, *(pytest.param(count, marks=pytest.mark.gpu) for count in (700, 9000))]
+ROW_COUNTS = [
+    9,
+    pytest.param(700, marks=pytest.mark.gpu),
+    pytest.param(9000, marks=pytest.mark.gpu),
+]
 
 
 @serving("full", "small")

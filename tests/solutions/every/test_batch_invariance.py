@@ -34,7 +34,8 @@ def promised_ranges(solution):
     ranges = []
     for first, last in promised:
         if int(first) < MOST:
-            ranges.append((int(first), min(int(last or MOST), MOST)))
+            end = int(last or MOST)
+            ranges.append((int(first), min(end, MOST)))
     return ranges
 
 

@@ -3,20 +3,16 @@
 import pytest
 import torch
 from every_solution import assert_close, expected_output, run, serving
-from layer_inputs import DEVICE
+from layer_inputs import DEVICE, SCALES, WEIGHTS
 from layer_inputs import arguments as layer_arguments
 from random_values import Draw
 
 FIRST_EXPERT = 16
-WEIGHTS = ("gemm1_weights", "gemm2_weights")
-SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
-FEW = [3] if DEVICE == "cpu" else [1, 8, 40, 500, 3000]
-BOTH_PATHS = [3] if DEVICE == "cpu" else [3, 2000]
-MANY = (
-    [3]
-    if DEVICE == "cpu"
-    else [1, 2, 5, 8, 9, 32, 33, 64, 65, 128, 300, 1025, 2000, 8192]
-)
+FEW = [1, 8, 40, 500, 3000]
+BOTH_PATHS = [3, 2000]
+MANY = [1, 2, 5, 8, 9, 32, 33, 64, 65, 128, 300, 1025, 2000, 8192]
+if DEVICE == "cpu":
+    FEW = BOTH_PATHS = MANY = [3]
 
 mxfp4_layers = serving("deepseek-v4-flash-ep8-mxfp4", "small-mxfp4")
 

@@ -93,9 +93,8 @@ def assert_bf16_is_quantised_per_128(layer, arguments, by_block):
     x[0, :128] = 0
     values, scale = quantise_tokens_ref(x)
     scale = scale.t().contiguous() if by_block else scale
-    expected = run(
-        layer, arguments | {"hidden_states": values, "hidden_states_scale": scale}
-    )
+    in_fp8 = {"hidden_states": values, "hidden_states_scale": scale}
+    expected = run(layer, arguments | in_fp8)
 
     in_place = arguments | {"hidden_states": x}
     del in_place["hidden_states_scale"]
@@ -109,9 +108,8 @@ def assert_bf16_is_quantised_per_128(layer, arguments, by_block):
 @some_tokens
 def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
     """Catches a quantisation that differs from the engines' own."""
-    assert_bf16_is_quantised_per_128(
-        layer, layer_arguments(layer_key, num_tokens), False
-    )
+    arguments = layer_arguments(layer_key, num_tokens)
+    assert_bf16_is_quantised_per_128(layer, arguments, False)
 
 
 @pytest.mark.gpu
@@ -120,9 +118,8 @@ def test_tokens_in_bf16_are_quantised_per_128(layer, layer_key, num_tokens):
 def test_tokens_in_bf16_with_the_router_inside(layer_key, num_tokens):
     """Catches other answers where the one launch quantises, up to 6 and 8 tokens of these."""
     layer = built("hopper_fused", layer_key)
-    assert_bf16_is_quantised_per_128(
-        layer, layer_arguments(layer_key, num_tokens), True
-    )
+    arguments = layer_arguments(layer_key, num_tokens)
+    assert_bf16_is_quantised_per_128(layer, arguments, True)
 
 
 @routed
@@ -191,7 +188,8 @@ def whole_arguments(num_tokens, weights):
     """Return arguments in bf16, in the order of a call."""
     draw = Draw(DEVICE, num_tokens)
     x = draw.normal(num_tokens, weights["gemm1_weights"].shape[2]).bfloat16()
-    ids = draw.order(num_tokens, NUM_EXPERTS)[:, :TOP_K].to(torch.int32).contiguous()
+    order = draw.order(num_tokens, NUM_EXPERTS)
+    ids = order[:, :TOP_K].to(torch.int32).contiguous()
     factors = draw.uniform(num_tokens, TOP_K)
     return [x, ids, factors, *weights.values(), 0, torch.empty_like(x)]
 

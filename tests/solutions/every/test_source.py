@@ -19,9 +19,8 @@ WAITING = {
 
 def may_wait(function_name):
     """Whether no call of a solution runs it: the plain form of a stage, or what is set up once."""
-    return function_name.endswith("_ref") or function_name.startswith(
-        ("__init__", "_set_up")
-    )
+    is_reference = function_name.endswith("_ref")
+    return is_reference or function_name.startswith(("__init__", "_set_up"))
 
 
 def waits(node):

@@ -129,8 +129,9 @@ def multiply_masked(a, b, d, masked_m, expected_m):
     d.fill_(torch.nan)
     w, w_scale = b
     for expert, count in enumerate(masked_m.tolist()):
-        rows = (expert, slice(count))
-        d[rows] = multiply(x[rows], x_scale[rows], w[expert], w_scale[expert])
+        tokens = x[expert, :count]
+        token_scale = x_scale[expert, :count]
+        d[expert, :count] = multiply(tokens, token_scale, w[expert], w_scale[expert])
 
 
 def multiply_contiguous(a, b, d, grouped_layout, use_psum_layout=False, **hints):

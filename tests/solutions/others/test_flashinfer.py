@@ -33,9 +33,8 @@ small_layers = pytest.mark.parametrize("layer_key", SMALL)
 
 
 def installed(function):
-    return inspect.signature(
-        getattr(importlib.import_module("flashinfer.fused_moe"), function)
-    )
+    module = importlib.import_module("flashinfer.fused_moe")
+    return inspect.signature(getattr(module, function))
 
 
 def inputs(layer_key="small", num_tokens=19, device="cpu"):
@@ -51,9 +50,8 @@ def inputs(layer_key="small", num_tokens=19, device="cpu"):
 
 def problem(layer_key):
     """Return a layer's sizes as problem.py has them."""
-    sizes = {
-        key.upper(): value for key, value in catalogue.layer_sizes()[layer_key].items()
-    }
+    layer_sizes = catalogue.layer_sizes()[layer_key]
+    sizes = {key.upper(): value for key, value in layer_sizes.items()}
     return SimpleNamespace(**sizes, RENORM=layer_key in catalogue.renorm())
 
 
@@ -225,12 +223,10 @@ def test_flashinfers_statement_of_our_call_is_our_definition(function, layer_key
     """Catches gate taken for up, scales of other columns, another rank's experts."""
     layer = inputs(layer_key)
     definition_inputs = catalogue.definition(layer_key).inputs
-    expected = expected_output(
-        layer_key, {name: vars(layer)[name] for name in definition_inputs}
-    )
-    keywords = keywords_of_call(
-        function, installed(function).parameters, layer_key, layer
-    )
+    arguments = {name: vars(layer)[name] for name in definition_inputs}
+    expected = expected_output(layer_key, arguments)
+    parameters = installed(function).parameters
+    keywords = keywords_of_call(function, parameters, layer_key, layer)
     statement = statement_of(function, keywords.get("routing_method_type"))
     gemm1 = ["gemm1_weights", "gemm1_weights_scale"]
     if function == CUTLASS:

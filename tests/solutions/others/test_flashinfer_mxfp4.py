@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from every_solution import expected_output, share_of_close
-from layer_inputs import DEVICE, arguments
+from layer_inputs import DEVICE, WEIGHTS_AND_SCALES, arguments
 from moebench.operators.fp8.mxfp4 import dequantize_mxfp4
 
 from solutions.common.triton.rows import dequantise
@@ -21,12 +21,6 @@ from solutions.flashinfer_mxfp4_w4a8 import source as source_w4a8
 LAYER_KEY = "small-mxfp4"
 FIRST_EXPERT = 16
 LIMIT = 10.0
-WEIGHTS = (
-    "gemm1_weights",
-    "gemm1_weights_scale",
-    "gemm2_weights",
-    "gemm2_weights_scale",
-)
 BOTH = pytest.mark.parametrize("flags", [prepare.FLAGS, prepare_w4a8.FLAGS])
 
 
@@ -53,7 +47,7 @@ def layer_inputs(num_tokens=11):
 
 def weights_of(layer):
     """Return the layer's packed weights and scales, in the order that `prepare` takes."""
-    return [getattr(layer, name) for name in WEIGHTS]
+    return [getattr(layer, name) for name in WEIGHTS_AND_SCALES]
 
 
 def plain_weights(layer):

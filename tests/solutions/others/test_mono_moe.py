@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from layer_inputs import DEVICE
+from layer_inputs import DEVICE, WEIGHTS_AND_SCALES
 from layer_inputs import arguments as layer_arguments
 from moebench.packing.python_package import pack_packages
 from random_values import Draw
@@ -124,14 +124,7 @@ def test_what_is_called(load, kernel):
     load().run(*arguments.values())
 
     x, *tensors, _, top_k, scoring, renormalise = kernel.monomoe_topk.call_args.args
-    names = [
-        "routing_logits",
-        "gemm1_weights",
-        "gemm1_weights_scale",
-        "gemm2_weights",
-        "gemm2_weights_scale",
-        "output",
-    ]
+    names = ["routing_logits", *WEIGHTS_AND_SCALES, "output"]
     assert [id(tensor) for tensor in tensors] == [id(arguments[name]) for name in names]
     assert x.dtype == torch.bfloat16
     assert top_k == 8
@@ -145,9 +138,8 @@ def test_streams_have_scratch_of_their_own(load, kernel):
         kernel.stream.cuda_stream = handle
         load().run(*arguments.values())
 
-    first, second, third = [
-        call.args[-4] for call in kernel.monomoe_topk.call_args_list
-    ]
+    calls = kernel.monomoe_topk.call_args_list
+    first, second, third = [call.args[-4] for call in calls]
     assert first is third
     assert abs(first.data_ptr() - second.data_ptr()) >= SCRATCHPAD_BYTES
     assert not second.any()

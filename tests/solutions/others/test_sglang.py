@@ -180,7 +180,8 @@ class OverflowCase:
         self.x = draw.fp8(self.NUM_TOKENS, self.DEPTH)
         self.x_scale = draw.normal(self.DEPTH // 128, self.NUM_TOKENS).t()
         w = draw.fp8(self.EXPERTS, 2 * self.COLUMNS, self.DEPTH)
-        w_scale = draw.normal(self.EXPERTS, 2 * self.COLUMNS // 128, self.DEPTH // 128)
+        w_scale_shape = (self.EXPERTS, 2 * self.COLUMNS // 128, self.DEPTH // 128)
+        w_scale = draw.normal(*w_scale_shape)
         self.w = w[:, self.COLUMNS :]
         self.w_scale = w_scale[:, self.COLUMNS // 128 :]
 
@@ -200,9 +201,8 @@ class OverflowCase:
         token = self.token[row]
         expert = self.rows.tile_expert[row // self.BLOCK_M]
         x_factor = self.x_scale[token].repeat_interleave(128)
-        w_factor = (
-            self.w_scale[expert].repeat_interleave(128, 0).repeat_interleave(128, 1)
-        )
+        w_row_factor = self.w_scale[expert].repeat_interleave(128, 0)
+        w_factor = w_row_factor.repeat_interleave(128, 1)
         x = self.x[token].float() * x_factor
         w = self.w[expert].float() * w_factor
         return w @ x

@@ -49,9 +49,8 @@ class Case:
 
     def __init__(self, sizes, padded):
         arguments = layer_arguments("bf16_small", 45)
-        self.x, self.ids, self.weights, self.w13, self.w2, self.output = (
-            arguments.values()
-        )
+        tensors = arguments.values()
+        self.x, self.ids, self.weights, self.w13, self.w2, self.output = tensors
         self.tile = Tile(*sizes, 8, 1, 4, 3, 4)
         self.rows = permute(self.ids, NUM_EXPERTS, self.tile.block_m, padded)
         self.expected_rows = permute_ref(
@@ -145,9 +144,8 @@ def test_layer_at_full_width(layer, layer_key, num_tokens):
     """Every tile of the table, one program that sorts and many, and sizes that are no powers of
     two.
     """
-    check_layer(
-        layer, layer_key, layer_arguments(layer_key, num_tokens, seed=num_tokens)
-    )
+    arguments = layer_arguments(layer_key, num_tokens, seed=num_tokens)
+    check_layer(layer, layer_key, arguments)
 
 
 @both_layers
@@ -198,9 +196,8 @@ def test_every_tabled_tile_compiles(packed_module, name, architecture, tmp_path)
     table = packed_module(name, "tiles").TABLE[architecture]
     tensor_cores = {"sm_90": "wgmma", "sm_100": "tcgen05"}[architecture]
 
-    kernels = ahead_of_time.compiled(
-        name, "bf16", architecture, tabled_tokens(table), tmp_path
-    )
+    tokens = tabled_tokens(table)
+    kernels = ahead_of_time.compiled(name, "bf16", architecture, tokens, tmp_path)
 
     assert {kernel["kernel"] for kernel in kernels} == set(
         manifest.read_manifest(name).stages

@@ -39,9 +39,10 @@ TOKENS = token_counts()
 def chosen_tiles(choices, stage):
     """Return (BLOCK_M, GROUP, warps, stages) of a stage's tile in each choice."""
     tiles = [getattr(choice, stage) for choice in choices]
-    return {
-        (tile.block_m, tile.group, tile.num_warps, tile.num_stages) for tile in tiles
-    }
+    kinds = set()
+    for tile in tiles:
+        kinds.add((tile.block_m, tile.group, tile.num_warps, tile.num_stages))
+    return kinds
 
 
 def built_tiles(kernels, stage):

@@ -58,15 +58,15 @@ def test_the_reference_computes_the_product(layer_key):
     """FIB runs it as a module of its own, with nothing of this repository in reach."""
     inputs = layer_arguments(layer_key, 5, "cpu")
     expected_dtype = inputs.pop("output").dtype
-    run = BuilderRegistry.get_instance().build_reference(
-        catalogue.definition(layer_key)
-    )
+    layer = catalogue.definition(layer_key)
+    run = BuilderRegistry.get_instance().build_reference(layer)
 
     output = run(*inputs.values())
 
     assert output.dtype == expected_dtype
     assert output.any()
-    assert torch.equal(output, mx.product(*inputs.values()).to(expected_dtype))
+    product = mx.product(*inputs.values())
+    assert torch.equal(output, product.to(expected_dtype))
 
 
 CONVERSIONS = [  # values of a group, its scale's byte and their codes, by hand from the format
@@ -109,9 +109,8 @@ def groups_of_every_size():
     # of a group's largest value; 0: zero and subnormal; 255: Inf and NaN
     exponents = torch.arange(256)
     significands = torch.tensor(SIGNIFICANDS)
-    exponent, significand = torch.cartesian_prod(exponents, significands).split(
-        1, dim=1
-    )
+    pairs = torch.cartesian_prod(exponents, significands)
+    exponent, significand = pairs.split(1, dim=1)
     largest = exponent << 7 | significand
     shape = (len(largest), mx.GROUP)
 

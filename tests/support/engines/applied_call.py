@@ -72,9 +72,8 @@ def error_with_clamp(inputs, sizes):
 
 def output_of_solution(name, key, inputs):
     """Return the output of a solution that is called by FlashInfer-Bench."""
-    runnable = BuilderRegistry.get_instance().build(
-        catalogue.definition(key), pack(name)[key]
-    )
+    layer = catalogue.definition(key)
+    runnable = BuilderRegistry.get_instance().build(layer, pack(name)[key])
     output = torch.empty_like(inputs["hidden_states"], dtype=torch.bfloat16)
     runnable(*inputs.values(), output)
     return output

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from every_solution import expected_output, relative_error
-from layer_inputs import arguments
+from layer_inputs import SCALES, WEIGHTS_AND_SCALES, arguments
 from moebench.operators import catalogue
 
 TOKENS = 2  # few, as Triton's interpreter takes long for each expert that they choose
 RANKS = 2
-WEIGHTS = ("gemm1_weights", "gemm2_weights")
-SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class TwoRanks:
     def checkpoint(self) -> dict[str, torch.Tensor]:
         """Return weights and scales before they were shared, by the definition's names."""
         tensors = {}
-        for name in (*WEIGHTS, *SCALES):
+        for name in WEIGHTS_AND_SCALES:
             parts = [rank[name] for rank in self.ranks]
             if not self.has_slices:
                 tensors[name] = concatenated(parts, 0)

@@ -152,9 +152,8 @@ def connect(instructions, labels):
 
         if instruction.name != "BSSY":
             # it names where threads meet again, and goes nowhere
-            instruction.successors += [
-                labels[target] for target in targets if target in labels
-            ]
+            known_targets = [target for target in targets if target in labels]
+            instruction.successors += [labels[target] for target in known_targets]
         if instruction.goes_on and after is not None:
             instruction.successors.append(after)
 

@@ -3,6 +3,8 @@
 from contextlib import closing
 from dataclasses import replace
 
+import pytest
+import torch
 from moebench import cli
 from moebench.judging.dataset import labelled
 from moebench.judging.device import Device
@@ -14,6 +16,9 @@ from moebench.judging.tolerances import TOLERANCES
 from moebench.operators.catalogue import definition
 from moebench.results import trace_files
 
+ON_CPU = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="the interpreter's job, for CPUs"
+)
 CPU = Device("a CPU", "cpu", 0)
 GPU = Device("a GPU", "sm_90", 140_000_000_000)
 
@@ -64,9 +69,8 @@ def outcomes(*args, **kwargs):
 
 def evaluated(packed, workload="first-rank", **kwargs):
     """Return what becomes of a solution on one workload."""
-    (outcome,) = outcomes(
-        {packed.name.removesuffix("_h512_i256"): packed}, [workload], **kwargs
-    )
+    name = packed.name.removesuffix("_h512_i256")
+    (outcome,) = outcomes({name: packed}, [workload], **kwargs)
     (solution,) = outcome.evaluated.values()
     return solution
 

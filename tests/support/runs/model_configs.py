@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 FILE = Path(__file__).parents[2] / "samples" / "model_configs.jsonl"
-CONFIGS = {
-    sample["name"]: sample for sample in map(json.loads, FILE.open(encoding="utf-8"))
-}
+SAMPLES = [json.loads(line) for line in FILE.open(encoding="utf-8")]
+CONFIGS = {sample["name"]: sample for sample in SAMPLES}
 GOOD = [name for name, sample in CONFIGS.items() if "layers" in sample]
 BAD = [name for name, sample in CONFIGS.items() if "named" in sample]
 

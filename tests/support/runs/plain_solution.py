@@ -6,6 +6,7 @@ import pytest
 from moebench.core import paths
 from moebench.operators.catalogue import definition
 from moebench.packing import pack
+from packed_sources import write_texts
 
 INPUTS = ", ".join(definition("small").inputs)
 REFERENCE = definition("small").reference.replace("def run(", "def reference(")
@@ -28,10 +29,9 @@ def solution(folder, body="pass", name="tiny", main=None, **changes):
         "language": "python",
     }
     manifest |= {"entry_point": "main.py::run", "target_hardware": ["cpu"]} | changes
-    (folder / name).mkdir(parents=True, exist_ok=True)
-    toml = "".join(f"{key} = {json.dumps(value)}\n" for key, value in manifest.items())
-    (folder / name / "solution.toml").write_text(toml)
-    (folder / name / "main.py").write_text(main or source(body))
+    lines = [f"{key} = {json.dumps(value)}" for key, value in manifest.items()]
+    texts = {"solution.toml": "\n".join(lines), "main.py": main or source(body)}
+    write_texts(folder / name, texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "SOLUTIONS", folder)
         return pack.pack(name)["small"]

@@ -25,10 +25,8 @@ NAME = definition_name("full")
 @cache
 def workloads(definition):
     """Return this repository's workloads of a definition's name."""
-    return [
-        trace.workload
-        for trace in load_jsonl_file(Trace, paths.workload_file(definition))
-    ]
+    traces = load_jsonl_file(Trace, paths.workload_file(definition))
+    return [trace.workload for trace in traces]
 
 
 RECORDS = workloads(NAME)
@@ -38,9 +36,10 @@ DEFAULT = "default: rtol=0.01 atol=0.01 ratio=0.95"
 
 def workload(seq_len, definition=NAME):
     """Return one of this repository's workloads."""
-    return next(
-        each for each in workloads(definition) if each.axes["seq_len"] == seq_len
-    )
+    for each in workloads(definition):
+        if each.axes["seq_len"] == seq_len:
+            return each
+    raise LookupError(f"{definition}: no workload with T={seq_len}")
 
 
 def solution(name):
@@ -122,9 +121,8 @@ def record(packed, **more):
 
 def times_in(file):
     """Return the ms of a file's traces, sorted."""
-    return sorted(
-        each.evaluation.performance.latency_ms for each in trace_files.read_saved(file)
-    )
+    traces = trace_files.read_saved(file)
+    return sorted(trace.evaluation.performance.latency_ms for trace in traces)
 
 
 def write(file, traces):

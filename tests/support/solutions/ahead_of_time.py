@@ -206,9 +206,8 @@ def main():
     path, function = entry_point.split("::")
     root = Path(sources)
     sys.path.insert(0, str(root.parent))
-    module = importlib.import_module(
-        f"{root.name}.{path.removesuffix('.py').replace('/', '.')}"
-    )
+    dotted = path.removesuffix(".py").replace("/", ".")
+    module = importlib.import_module(f"{root.name}.{dotted}")
 
     run = getattr(module, function)
     for kernel in compile_all(

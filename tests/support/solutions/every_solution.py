@@ -118,8 +118,10 @@ def relative_error(output, expected):
 
 def share_of_close(output, expected, tolerance=0.1):
     """Return the share of values within a tolerance, both relative and absolute."""
-    options = {"rtol": tolerance, "atol": tolerance}
-    return torch.isclose(output.float(), expected.float(), **options).float().mean()
+    output = output.float()
+    expected = expected.float()
+    is_close = torch.isclose(output, expected, rtol=tolerance, atol=tolerance)
+    return is_close.float().mean()
 
 
 def assert_close(output, expected, label="", tolerances=("relaxed", "contest")):

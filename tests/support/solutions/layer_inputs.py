@@ -11,6 +11,14 @@ from random_values import Draw
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BIAS_SIZE = 0.05
 WEIGHTS = ("gemm1_weights", "gemm2_weights")
+SCALES = ("gemm1_weights_scale", "gemm2_weights_scale")
+# in a definition's order
+WEIGHTS_AND_SCALES = (
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
 SCALE_EXPONENTS = (118, 124)  # of int8 arguments
 PACKED_E2M1 = (-128, 128)  # two values each
 LOCAL_ADVANTAGE = 1.5  # in a logit; about half of the pairs are local then
@@ -113,13 +121,13 @@ def halves_swapped(gemm1):
 
 def strided(tensor):
     """Return the same values as every second element of a larger tensor."""
-    wide = torch.empty((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)
+    wide = tensor.new_empty((*tensor.shape, 2))
     return wide[..., 0].copy_(tensor)
 
 
 def misaligned(tensor):
     """Return the same values, contiguous, an element behind a multiple of 16 bytes."""
-    longer = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    longer = tensor.new_empty(tensor.numel() + 1)
     return longer[1:].view(tensor.shape).copy_(tensor)
 
 

@@ -8,9 +8,9 @@ class Draw:
 
     def __init__(self, device, seed=0):
         self.device = device
-        self.generator = (
-            None if device == "meta" else torch.Generator(device).manual_seed(seed)
-        )
+        self.generator = None
+        if device != "meta":
+            self.generator = torch.Generator(device).manual_seed(seed)
 
     def normal(self, *shape):
         return torch.randn(shape, generator=self.generator, device=self.device)

@@ -43,18 +43,20 @@ def wrong_route(layer, arguments, choice):
     expected, expected_weight = reference_choice(layer, arguments)
     other_experts = (choice.chosen != expected).any(1)
     if other_experts.any():
-        return (
-            f"other experts of tokens {other_experts.nonzero().flatten()[:6].tolist()}"
-        )
+        return f"other experts of tokens {first_tokens(other_experts)}"
 
     error = (choice.weight - expected_weight).abs()
     is_close = error <= 1e-5 * expected_weight.abs()
     other_weights = (expected & ~is_close).any(1)
     if other_weights.any():
-        return (
-            f"other weights of tokens {other_weights.nonzero().flatten()[:6].tolist()}"
-        )
+        return f"other weights of tokens {first_tokens(other_weights)}"
     return None
+
+
+def first_tokens(is_wrong):
+    """Return the first tokens of which something is wrong, for a sentence."""
+    tokens = is_wrong.nonzero().flatten()
+    return tokens[:6].tolist()
 
 
 def wrong_layout(layout):

@@ -139,7 +139,8 @@ def h_index(rows, inter, h_split, is_few):
         if is_few:  # the parts of an atom lie together
             atom = within // ATOM * h_split + part
             begin_of_block = block * h_split * span * BLOCK
-            place = begin_of_block + atom * ATOM * BLOCK + swizzled(within % ATOM, byte)
+            begin_of_atom = begin_of_block + atom * ATOM * BLOCK
+            place = begin_of_atom + swizzled(within % ATOM, byte)
         else:
             begin_of_block = (block * h_split + part) * span * BLOCK
             place = begin_of_block + swizzled(within, byte)

@@ -32,12 +32,19 @@ def sources(layer_key):
     return texts
 
 
+def cases(counts):
+    """Return (layer key, number of tokens) of each test. counts: layer key -> numbers of tokens."""
+    pairs = []
+    for layer_key, token_counts in counts.items():
+        pairs += [(layer_key, num_tokens) for num_tokens in token_counts]
+    return pairs
+
+
 def problem_header(layer):
     """Return problem.cuh for sizes that no definition has, without the activation."""
     lines = ["#pragma once"]
-    lines += [
-        f"constexpr int {symbol} = {layer[key]};" for key, symbol in NAMES.items()
-    ]
+    for key, symbol in NAMES.items():
+        lines.append(f"constexpr int {symbol} = {layer[key]};")
     lines.append(f"constexpr bool kRenorm = {str(layer['renorm']).lower()};\n")
     return "\n".join(lines)
 
@@ -73,9 +80,9 @@ def call(library, layer, arguments, h_split):
     arrays = {}
     for name, array in library["read_arrays"]().items():
         arrays[str(name)] = torch.from_dlpack(array)
-    numbers = {
-        str(name): int(value) for name, value in library["read_numbers"]().items()
-    }
+    numbers = {}
+    for name, value in library["read_numbers"]().items():
+        numbers[str(name)] = int(value)
     return output, arrays, numbers
 
 

@@ -35,7 +35,11 @@ Origins = Mapping[str, PurePosixPath]  # path in a packed solution -> path that 
 
 def with_shown_paths(log: str, origins: Origins) -> str:
     """Return a log in which the files that FIB has unpacked have the paths that are shown."""
-    return UNPACKED.sub(lambda match: str(origins.get(match["file"], match[0])), log)
+
+    def shown_path(match: re.Match) -> str:
+        return str(origins.get(match["file"], match[0]))
+
+    return UNPACKED.sub(shown_path, log)
 
 
 def error_lines(log: str, origins: Origins) -> list[str]:

@@ -138,17 +138,14 @@ def summary(comparisons: list[Comparison]) -> Correctness:
     """Return the largest errors and, in `extra`, the lowest matched ratios, of all comparisons."""
     lowest = {}
     for name in comparisons[0].matched_ratios:
-        lowest[name] = min(
-            comparison.matched_ratios[name] for comparison in comparisons
-        )
+        ratios = [comparison.matched_ratios[name] for comparison in comparisons]
+        lowest[name] = min(ratios)
 
+    absolute = [comparison.max_absolute_error for comparison in comparisons]
+    relative = [comparison.max_relative_error for comparison in comparisons]
     return Correctness(
-        max_absolute_error=max(
-            comparison.max_absolute_error for comparison in comparisons
-        ),
-        max_relative_error=max(
-            comparison.max_relative_error for comparison in comparisons
-        ),
+        max_absolute_error=max(absolute),
+        max_relative_error=max(relative),
         extra=lowest,
     )
 

@@ -155,7 +155,8 @@ class Nurseries:
                 return process
 
             process.close()
-            errors = printable(read_printed(self.current.errors)).strip().splitlines()
+            printed = printable(read_printed(self.current.errors))
+            errors = printed.strip().splitlines()
             self.close()  # another nursery is started
         reason = errors[-1] if errors else "it was killed"
         raise CannotRun(f"no process can be started for solutions: {reason}")

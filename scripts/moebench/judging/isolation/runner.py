@@ -155,9 +155,8 @@ class IsolatedRunner:
         counts = (config.warmup_runs, config.iterations)
         times_ms = []
         for trial in trials:
-            times_ms.append(
-                time_runnable(reference, trial.inputs, *counts, self.device)
-            )
+            ms = time_runnable(reference, trial.inputs, *counts, self.device)
+            times_ms.append(ms)
         torch.cuda.empty_cache()
         return statistics.fmean(times_ms)
 

@@ -117,7 +117,7 @@ class Worker:
         for inputs in self.trials:
             arguments = with_outputs(self.definition, runnable, inputs, self.device)
             fib.rest()
-            milliseconds.append(
-                time_runnable(runnable, arguments, warmup_runs, iterations, self.device)
-            )
+            counts = (warmup_runs, iterations)
+            ms = time_runnable(runnable, arguments, *counts, self.device)
+            milliseconds.append(ms)
         return {"milliseconds": milliseconds}, []

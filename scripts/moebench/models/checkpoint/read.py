@@ -110,9 +110,9 @@ def read_file(path: Path, assumed: Assumptions = NO_ASSUMPTIONS) -> Checkpoint:
     file = path / "config.json" if path.is_dir() else path
     config = json.loads(file.read_text(encoding="utf-8"))
     beside = file.with_name(HF_QUANT)
-    quantisation = (
-        json.loads(beside.read_text(encoding="utf-8")) if beside.is_file() else None
-    )
+    quantisation = None
+    if beside.is_file():
+        quantisation = json.loads(beside.read_text(encoding="utf-8"))
     return read(config, assumed, quantisation, name_by_place(file))
 
 
@@ -239,9 +239,9 @@ def check_alike(fields: Fields) -> None:
 
 def sizes_of(fields: Fields) -> Sizes:
     """Return the layer's sizes. Raises ValueError for sizes that no definition can have."""
-    hidden = (
-        "experts_hidden_size" if fields.get("experts_hidden_size") else "hidden_size"
-    )
+    hidden = "hidden_size"
+    if fields.get("experts_hidden_size"):
+        hidden = "experts_hidden_size"
     sizes = {
         "num_experts": fields.whole("num_experts"),
         "top_k": fields.whole("top_k"),

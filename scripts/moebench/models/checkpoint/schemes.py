@@ -95,9 +95,8 @@ def stated_by(quantisation: dict) -> Stated:
     if method == "quark":
         every = scheme_of_quark(quantisation.get("global_quant_config"))
         by_module = object_in(quantisation, "layer_quant_config")
-        return Stated(
-            every, {name: scheme_of_quark(entry) for name, entry in by_module.items()}
-        )
+        named = {name: scheme_of_quark(entry) for name, entry in by_module.items()}
+        return Stated(every, named)
 
     by_module = quantisation.get("quantized_layers")
     if isinstance(by_module, dict):

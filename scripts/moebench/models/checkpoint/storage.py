@@ -99,9 +99,8 @@ def storage_of(
 
     if len(reasons) == len(layers):
         raise ValueError(reasons[layers[0]])
-    kind = most_frequent(
-        schemes[layer].kind for layer in layers if layer not in reasons
-    )
+    kinds = [schemes[layer].kind for layer in layers if layer not in reasons]
+    kind = most_frequent(kinds)
     if kind == FP8:
         check_elements(quantisation.fields)
 
@@ -124,14 +123,12 @@ def quantisation_of(config: dict, fields: Fields, beside: dict | None) -> Quanti
     if quantisation does not have it. Raises ValueError where neither file says anything.
     """
     in_hf_quant = hf_quantisation(beside)
+    excluded = {key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant}
     expert_dtype = {"expert_dtype": fields.values.get("expert_dtype")}
     for part in (fields.values, config):
         for name in ("quantization_config", "compression_config"):
             stated = part.get(name)
             if isinstance(stated, dict):
-                excluded = {
-                    key: in_hf_quant[key] for key in EXCLUDING if key in in_hf_quant
-                }
                 return Quantisation(name, excluded | expert_dtype | stated)
 
     if in_hf_quant:
@@ -238,9 +235,8 @@ def note_on(reasons: dict[int, str], layers: list[int]) -> str:
     """
     if not reasons:
         return ""
-    return (
-        f"{most_frequent(reasons.values())}, in {len(reasons)} of {len(layers)} layers"
-    )
+    reason = most_frequent(reasons.values())
+    return f"{reason}, in {len(reasons)} of {len(layers)} layers"
 
 
 def note_on_activations(scheme: Scheme) -> str:

@@ -219,9 +219,8 @@ def append_shared_experts(
     gate = np.ones((len(ids), 1))
     if sizes["shared_gate"]:
         gate = sigmoid(normal(f"{seed}/shared-gate", gate.shape))
-    shared_weights = (
-        torch.from_numpy(gate).float().expand(-1, sizes["num_shared_experts"])
-    )
+    gate_weight = torch.from_numpy(gate).float()
+    shared_weights = gate_weight.expand(-1, sizes["num_shared_experts"])
 
     routed["topk_ids"] = with_shared_ids(ids, offset, sizes)
     weights = [routed["topk_weights"], shared_weights.to(ids.device)]

@@ -112,11 +112,11 @@ def router_inside() -> dict[str, str]:
 def routers() -> Layers:
     """Return routed key -> the layer's sizes as the router before it has them, groups included."""
     every_layer = layers.layer_sizes()
-    return {
-        routed_key(key): sizes
-        for key, sizes in every_layer.items()
-        if key not in NOT_ROUTED
-    }
+    sizes_by_key = {}
+    for key, sizes in every_layer.items():
+        if key not in NOT_ROUTED:
+            sizes_by_key[routed_key(key)] = sizes
+    return sizes_by_key
 
 
 def after_routing(sizes: Sizes) -> Sizes:
@@ -270,7 +270,6 @@ class Routed(TopKGiven):
         if case.scales == "harsh":
             for name in SCALE_NAMES:
                 routed[name] = stored[name]
-            routed["hidden_states_scale"] = (
-                stored["hidden_states_scale"].t().contiguous()
-            )
+            scale = stored["hidden_states_scale"]
+            routed["hidden_states_scale"] = scale.t().contiguous()
         return routed

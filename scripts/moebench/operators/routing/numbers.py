@@ -67,5 +67,5 @@ def exponential(x: np.ndarray) -> np.ndarray:
 def normalised(weights: np.ndarray) -> np.ndarray:
     """Return weights [T, n] that add up to one in each row."""
     # numpy's own sum may add in another order elsewhere
-    total = sum(weights[:, slot] for slot in range(weights.shape[1]))
+    total = sum(weights.T)
     return weights / total[:, None]

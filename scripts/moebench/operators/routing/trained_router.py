@@ -123,10 +123,11 @@ def draw(
     for expert, logit in added_logits.items():
         mean_logits[expert] += logit
 
-    logits = np.empty((num_tokens, len(mean_logits)), dtype=np.float32)
+    num_experts = len(mean_logits)
+    logits = np.empty((num_tokens, num_experts), dtype=np.float32)
     unclear = np.arange(num_tokens)
     for attempt in itertools.count():
-        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), len(mean_logits)))
+        drawn = normal(f"{seed}/noise/{attempt}", (len(unclear), num_experts))
         drawn += mean_logits
         drawn = exact_in_bfloat16(drawn) if bias is None else drawn.astype(np.float32)
         logits[unclear] = drawn
@@ -216,7 +217,9 @@ def margin(outputs: RouterOutputs, sizes: Sizes) -> np.ndarray:
 def gap_behind(scores: np.ndarray, count: int) -> np.ndarray:
     """Return by how much the `count` best of each row are ahead of the others, [T]."""
     ranked = np.sort(scores, axis=1)
-    return ranked[:, -count] - ranked[:, -count - 1]
+    last_best = ranked[:, -count]
+    first_other = ranked[:, -count - 1]
+    return last_best - first_other
 
 
 def candidates(scores: np.ndarray, sizes: Sizes) -> np.ndarray:
@@ -266,9 +269,9 @@ def local_counts(chosen: np.ndarray, num_local_experts: int) -> Counts:
     chosen: [T, top_k], experts counted from the rank's first one; those below 0 and beyond its last
     are other ranks'.
     """
-    local = (chosen >= 0) & (chosen < num_local_experts)
+    is_local = (chosen >= 0) & (chosen < num_local_experts)
+    has_local = is_local.any(axis=1)
+    active = np.unique(chosen[is_local])
     return Counts(
-        rows=int(local.sum()),
-        tokens=int(local.any(axis=1).sum()),
-        active=len(np.unique(chosen[local])),
+        rows=int(is_local.sum()), tokens=int(has_local.sum()), active=len(active)
     )

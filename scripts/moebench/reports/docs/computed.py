@@ -7,7 +7,7 @@ or record that it reads is not there. sentences.py calls it.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 
@@ -38,9 +38,14 @@ def named(function: Callable[..., list[str]]) -> Callable[..., list[str]]:
     return function
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """Return a share in %: "12" for 0.12."""
-    return decimal(100 * share, digits)
+def numbers(values: Iterable[float], digits: int) -> list[str]:
+    """Return the texts of numbers with so many decimal places."""
+    return [decimal(value, digits) for value in values]
+
+
+def percents(shares: Iterable[float], digits: int = 0) -> list[str]:
+    """Return the texts of shares in %: ["12"] for [0.12]."""
+    return [decimal(100 * share, digits) for share in shares]
 
 
 # Engines
@@ -49,7 +54,7 @@ def percent(share: float, digits: int = 0) -> str:
 def least_and_greatest_saving(ours: pd.Series, theirs: pd.Series) -> list[str]:
     """Return how much less `ours` is than `theirs`, in %, over concurrencies."""
     savings = 1 - ours / theirs
-    return [percent(savings.min(skipna=False)), percent(savings.max())]
+    return percents([savings.min(skipna=False), savings.max()])
 
 
 @named
@@ -61,7 +66,8 @@ def less_per_token_in_vllm(layers: int, backend: str) -> list[str]:
     """
     runs = engines.vllm_runs(layers)
     theirs = runs[runs.backend == backend]
-    ours = runs[(runs.backend == "solution") & (runs.date < theirs.date.max())]
+    ours = runs[runs.backend == "solution"]
+    ours = ours[ours.date < theirs.date.max()]
 
     before = theirs.groupby("concurrency").median_tpot_ms.median()
     after = ours.groupby("concurrency").median_tpot_ms.median()
@@ -87,13 +93,16 @@ def less_in_sglang(runs: list[str], than: list[str]) -> list[str]:
 
     runs, than: names of runs in the record, over which medians are taken.
     """
+    latencies = sglang_latencies()
+    ours = latencies.loc[runs].median()
+    theirs = latencies.loc[than].median()
+    return percents(1 - ours / theirs)
+
+
+def sglang_latencies() -> pd.DataFrame:
+    """Return the latencies of a decode step and of a prefill, a row for each run in SGLang."""
     by_name = pd.DataFrame(engines.json_lines("sglang.jsonl")).set_index("run_name")
-    savings = []
-    for field in ("median_decode_latency", "prefill_latency"):
-        ours = by_name[field][runs].median()
-        theirs = by_name[field][than].median()
-        savings.append(percent(1 - ours / theirs))
-    return savings
+    return by_name[["median_decode_latency", "prefill_latency"]]
 
 
 @named
@@ -106,7 +115,7 @@ def sum_in_vllm(layers: int, concurrencies: list[int], since: str = "") -> list[
     runs = engines.vllm_runs(layers, since)
     tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
     savings = 1 - tpot.solution_sum / tpot.solution
-    return [percent(savings[each], 1) for each in concurrencies]
+    return percents(savings[concurrencies], 1)
 
 
 @named
@@ -117,11 +126,9 @@ def vllm_runs_apart(layers: int, until: str) -> list[str]:
     """
     runs = engines.vllm_runs(layers, until=until)
     cells = runs.groupby(["backend", "concurrency"])
-    texts = []
-    for key in ("median_tpot_ms", "median_ttft_ms"):
-        width = cells[key].max() / cells[key].min() - 1
-        texts.append(percent(width.max(), 1))
-    return texts
+    times = cells[["median_tpot_ms", "median_ttft_ms"]]
+    widths = times.max() / times.min() - 1
+    return percents(widths.max(), 1)
 
 
 @named
@@ -132,7 +139,7 @@ def vllm_p99_over_median(
     runs = engines.vllm_runs(layers)
     runs = runs[runs.backend == backend].set_index("concurrency")
     over = runs.p99_tpot_ms / runs.median_tpot_ms
-    return [decimal(over[each], 1) for each in concurrencies]
+    return numbers(over[concurrencies], 1)
 
 
 @named
@@ -141,10 +148,9 @@ def vllm_tpot(
 ) -> list[str]:
     """Return the ms per token of a server's runs, at each concurrency. start: which of them."""
     runs = engines.vllm_runs(layers)
-    runs = runs[(runs.backend == backend) & (runs.start == start)].set_index(
-        "concurrency"
-    )
-    return [decimal(runs.median_tpot_ms[each], 3) for each in concurrencies]
+    runs = runs[(runs.backend == backend) & (runs.start == start)]
+    tpot = runs.set_index("concurrency").median_tpot_ms
+    return numbers(tpot[concurrencies], 3)
 
 
 @named
@@ -155,7 +161,7 @@ def less_per_token_in_sglang(layers: int, concurrencies: list[int]) -> list[str]
     runs = engines.server_runs("sglang_servers.jsonl", layers)
     tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
     savings = 1 - tpot.solution / tpot.triton
-    return [percent(savings[each]) for each in concurrencies]
+    return percents(savings[concurrencies])
 
 
 @named
@@ -165,15 +171,15 @@ def sglang_tpot_of_runs(layers: int, concurrency: int) -> list[str]:
     runs = runs[runs.concurrency == concurrency].sort_values("repeat")
     tpot = runs.groupby("backend").median_tpot_ms
     times = [*tpot.get_group("triton"), *tpot.get_group("solution")]
-    return [decimal(ms, 1) for ms in times]
+    return numbers(times, 1)
 
 
 @named
 def sglang_starts_apart(runs: list[str]) -> list[str]:
     """Return how far the times of some runs in SGLang lie apart at most, in %."""
-    by_name = pd.DataFrame(engines.json_lines("sglang.jsonl")).set_index("run_name")
-    times = by_name.loc[runs, ["median_decode_latency", "prefill_latency"]]
-    return [percent((times.max() / times.min() - 1).max(), 1)]
+    times = sglang_latencies().loc[runs]
+    widths = times.max() / times.min() - 1
+    return percents([widths.max()], 1)
 
 
 @named
@@ -181,7 +187,7 @@ def sglang_rest_of_step(experts_by: list[str]) -> list[str]:
     """Return the ms of a profiled decode step without the experts' kernels."""
     runs = engines.sglang_runs()
     rest = runs["step_ms.decode"] - runs["experts_ms.decode"]
-    return [decimal(rest[name], 2) for name in experts_by]
+    return numbers(rest[experts_by], 2)
 
 
 @named
@@ -192,9 +198,10 @@ def applied_calls() -> list[str]:
     """
     calls = pd.json_normalize(engines.json_lines("flashinfer.jsonl"))
     matched = calls["matched.relaxed"]
-    texts = [decimal(share, 3) for share in (matched.min(), matched.max())]
-    texts.append(decimal(calls["beside.relaxed"].min(), 3))
-    return texts + [decimal(us, 0) for us in (calls.host_us.min(), calls.host_us.max())]
+    beside = calls["beside.relaxed"]
+    shares = [matched.min(), matched.max(), beside.min()]
+    host_us = [calls.host_us.min(), calls.host_us.max()]
+    return numbers(shares, 3) + numbers(host_us, 0)
 
 
 # Several GPUs
@@ -229,7 +236,7 @@ def all_reduce(
 ) -> list[str]:
     """Return the us beyond the layer alone that these ways to sum take."""
     us = beyond_layer(definition, gpu, ranks, tokens)
-    return [decimal(us[way], 1) for way in ways]
+    return numbers([us[way] for way in ways], 1)
 
 
 @named
@@ -242,7 +249,7 @@ def all_reduce_and_others(
     us = beyond_layer(definition, gpu, ranks, tokens)
     ours = us.pop("run_allreduce")
     others = us.values()
-    return [decimal(value, 1) for value in (ours, min(others), max(others))]
+    return numbers([ours, min(others), max(others)], 1)
 
 
 @named
@@ -254,7 +261,7 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[str]:
         if point.tokens == tokens:
             ratio = point.us[first] / point.us[second]
             apart.append(abs(ratio - 1))
-    return [percent(max(apart), 2)]
+    return percents([max(apart)], 2)
 
 
 @named
@@ -275,14 +282,13 @@ def mxfp4_over(
     few_tokens = times[times.index <= most_tokens]
     faster_peer = few_tokens[peers].min(axis="columns", skipna=False)
     ratio = faster_peer / few_tokens[solution]
-    return [decimal(ratio.min(skipna=False), 2), decimal(ratio.max(), 2)]
+    return numbers([ratio.min(skipna=False), ratio.max()], 2)
 
 
 def points_of(definition: str) -> list[layer_times.PeerPoint]:
     """Return the points of a definition with MXFP4 experts."""
-    return [
-        point for point in layer_times.peer_points() if point.definition == definition
-    ]
+    points = layer_times.peer_points()
+    return [point for point in points if point.definition == definition]
 
 
 @named
@@ -297,12 +303,10 @@ def mxfp4_shares(definitions: list[str], peer: str) -> list[str]:
     """Return the least and the greatest share of elements inside relaxed, over definitions."""
     shares = []
     for definition in definitions:
-        shares += [
-            each.matched["relaxed"]
-            for each in points_of(definition)
-            if each.peer == peer
-        ]
-    return [decimal(min(shares), 2), decimal(max(shares), 2)]
+        for point in points_of(definition):
+            if point.peer == peer:
+                shares.append(point.matched["relaxed"])
+    return numbers([min(shares), max(shares)], 2)
 
 
 # Comparisons
@@ -345,8 +349,9 @@ def same_kernel_apart(gpu: str, solutions: list[str], most_tokens: int) -> list[
     many = difference[has_many_tokens]
     few = difference[~has_many_tokens]
     medians = few.groupby(both.tokens).median()
-    shares = [many.median(), many.max(), medians.min(), medians.max(), few.max()]
-    return [str(layers), *map(percent, shares)]
+    shares_of_many = [many.median(), many.max()]
+    shares_of_few = [medians.min(), medians.max(), few.max()]
+    return [str(layers), *percents(shares_of_many), *percents(shares_of_few)]
 
 
 @named
@@ -356,7 +361,7 @@ def same_kernel_longer(gpu: str, solutions: list[str], most_tokens: int) -> list
     """
     both = times_over(gpu, *solutions)
     longer = both.ratio[both.tokens <= most_tokens] - 1
-    return [percent(longer.median(), 1), percent(longer.max())]
+    return percents([longer.median()], 1) + percents([longer.max()])
 
 
 @named
@@ -364,7 +369,7 @@ def longer_at_most(solution: str, than: str, least_tokens: int) -> list[str]:
     """Return what a solution takes longer than another one, at most over all layers, in %."""
     both = times_over(MEASURED_ON, solution, than)
     longer = both.ratio[both.tokens >= least_tokens] - 1
-    return [percent(longer.max())]
+    return percents([longer.max()])
 
 
 def times_of_main_definition(clock: str) -> pd.Series:
@@ -383,8 +388,9 @@ def clocks_apart(left_out: str) -> list[str]:
     events = times_of_main_definition("events").drop(left_out, level="solution")
     gpu = times_of_main_definition("gpu").drop(left_out, level="solution")
     at_one = (events - gpu).dropna()[1]
-    at_most = (1 - gpu / events).dropna()[14107].max()
-    return [decimal(at_one.min(), 2), decimal(at_one.max(), 2), percent(at_most)]
+    less_at_most = (1 - gpu / events).dropna()[14107]
+    milliseconds = numbers([at_one.min(), at_one.max()], 2)
+    return milliseconds + percents([less_at_most.max()])
 
 
 @named
@@ -398,7 +404,7 @@ def fib_main_apart() -> list[str]:
 
     apart = (theirs / ours - 1).abs().dropna()
     from_57 = apart[apart.index.get_level_values("tokens") >= 57]
-    return [percent(from_57.max(), 1), percent(apart[1].max())]
+    return percents([from_57.max()], 1) + percents([apart[1].max()])
 
 
 @named
@@ -406,13 +412,12 @@ def few_tokens_apart(card: str, other: str, left_out: str) -> list[str]:
     """Return how far the medians of two cards lie apart, in %: in the median up to
     repeats.MOST_TOKENS, without the solution that is left out, and at most beyond.
     """
-    both = (
-        repeats.on_both(repeats.recorded(), card, other)
-        .drop(left_out, level="solution")
-        .apart
-    )
-    is_many = both.index.get_level_values("tokens") > repeats.MOST_TOKENS
-    return [percent(both[~is_many].median(), 1), percent(both[is_many].max(), 1)]
+    both = repeats.on_both(repeats.recorded(), card, other)
+    apart = both.apart.drop(left_out, level="solution")
+    is_many = apart.index.get_level_values("tokens") > repeats.MOST_TOKENS
+    few = apart[~is_many]
+    many = apart[is_many]
+    return percents([few.median(), many.max()], 1)
 
 
 @named
@@ -428,7 +433,7 @@ def cards_apart(shown: list[str]) -> list[str]:
     ratios = repeats.apart((first / second).dropna())
 
     shares = {"median": times.median(), "most": times.max(), "ratios": ratios.max()}
-    return [percent(shares[name], 1) for name in shown]
+    return percents([shares[name] for name in shown], 1)
 
 
 @named
@@ -437,7 +442,8 @@ def medians_within(card: str, other: str) -> list[str]:
     with the stated spread, and how many in the range alone.
     """
     both = repeats.with_verdicts(repeats.recorded(), card, other)
-    return [str(len(both)), str(both.in_spread.sum()), str(both.in_range.sum())]
+    counts = [len(both), both.in_spread.sum(), both.in_range.sum()]
+    return numbers(counts, 0)
 
 
 @named
@@ -445,7 +451,7 @@ def runs_apart(card: str, solution: str) -> list[str]:
     """Return how far the runs of a solution on a card lie apart, median and greatest, in %."""
     cells = repeats.recorded().loc[card, solution]
     width = cells.ms_high / cells.ms_low - 1
-    return [percent(width.median()), percent(width.max())]
+    return percents([width.median(), width.max()])
 
 
 @named
@@ -458,8 +464,7 @@ def over_bound(gpu: str, solution: str) -> list[str]:
     over = of_solution.set_index("tokens").over_bound
     middle = over.loc[14:901]
     beyond = over.loc[902:]
-    values = [middle.min(), middle.max(), over[1], beyond.max()]
-    return [decimal(value, 1) for value in values]
+    return numbers([middle.min(), middle.max(), over[1], beyond.max()], 1)
 
 
 def of_layer(layer_key: str, clock: str = "events") -> pd.DataFrame:
@@ -473,7 +478,7 @@ def of_layer(layer_key: str, clock: str = "events") -> pd.DataFrame:
 def layer_over_bound(layer_key: str, solution: str) -> list[str]:
     """Return a solution's latency over the bound on a layer, at least and at most."""
     over = of_layer(layer_key).over_bound[solution]
-    return [decimal(over.min(), 1), decimal(over.max(), 1)]
+    return numbers([over.min(), over.max()], 1)
 
 
 @named
@@ -497,7 +502,8 @@ def layer_takes_longer(layer_key: str, solution: str, than: str) -> list[str]:
     """
     ms = of_layer(layer_key).ms
     excess = ms[solution] / ms[than] - 1
-    return [percent(max(excess.min(), 0)), percent(excess.max())]
+    least = max(excess.min(), 0)
+    return percents([least, excess.max()])
 
 
 @named
@@ -506,7 +512,7 @@ def layer_us(layer_key: str, solution: str, tokens: list[int]) -> list[str]:
     texts = []
     for clock in ("events", "gpu"):
         ms = of_layer(layer_key, clock).ms[solution]
-        texts += [decimal(1e3 * ms[count].median(), 0) for count in tokens]
+        texts += numbers([1e3 * ms[count].median() for count in tokens], 0)
     return texts
 
 
@@ -544,11 +550,13 @@ def profiles_of(solution: str) -> list[WorkloadProfile]:
 @named
 def profiled_reading(solution: str, tokens: int) -> list[str]:
     """Return the MB that a call has to move, the us in which kernels run, and the TB/s of both."""
-    busy_us = next(each.busy_us for each in profiles_of(solution) if each.T == tokens)
+    at_tokens = [profile for profile in profiles_of(solution) if profile.T == tokens]
+    busy_us = at_tokens[0].busy_us
     rows = pages.main_definition()
     bound_ms = rows.bound_ms[rows.tokens == tokens].max()
     megabytes = bound_ms * CEILINGS[MEASURED_ON]["bytes"] / 1e9
-    return [decimal(megabytes, 0), decimal(busy_us, 0), decimal(megabytes / busy_us, 2)]
+    terabytes_a_second = megabytes / busy_us
+    return numbers([megabytes, busy_us], 0) + numbers([terabytes_a_second], 2)
 
 
 @named
@@ -559,7 +567,7 @@ def tensor_cores_at_work(solution: str, least_tokens: int) -> list[str]:
         for kernel in profile.kernels:
             if profile.T >= least_tokens and "gemm" in kernel.stage:
                 shares += [launch.tensor_percent for launch in kernel.counters]
-    return [decimal(min(shares), 0), decimal(max(shares), 0)]
+    return numbers([min(shares), max(shares)], 0)
 
 
 @named
@@ -571,7 +579,7 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
     texts = []
     for count in tokens:
         ms = {point.solution: point.ms for point in first.points_at(count)}
-        texts += [decimal(ms[other] - ms[solution], 1) for other in others]
+        texts += numbers([ms[other] - ms[solution] for other in others], 1)
     return texts
 
 
@@ -579,16 +587,15 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
 def served_ms(layer_key: str, solution: str, tokens: list[int]) -> list[str]:
     """Return the ms of all layers of a served record at each token count, then the bounds."""
     definition = catalogue.definition_name(layer_key)
-    record = next(
-        each for each in served.recorded() if each.head.definition == definition
-    )
-    points = []
+    records = {record.head.definition: record for record in served.recorded()}
+    ms = []
+    bounds_ms = []
     for count in tokens:
-        points += [
-            each for each in record.points_at(count) if each.solution == solution
-        ]
-    times = [point.ms for point in points] + [point.bound_ms for point in points]
-    return [decimal(ms, 2) for ms in times]
+        for point in records[definition].points_at(count):
+            if point.solution == solution:
+                ms.append(point.ms)
+                bounds_ms.append(point.bound_ms)
+    return numbers(ms + bounds_ms, 2)
 
 
 @named
@@ -618,4 +625,5 @@ def runs_apart_after_rest(rest_s: float, tokens: list[int]) -> list[str]:
         raise LookupError(f"{REST.name}: no runs with a rest of {rest_s} s")
 
     us = runs.groupby(["tokens", "solution"]).us
-    return [percent((us.max() / us.min() - 1).max(), 1)]
+    widths = us.max() / us.min() - 1
+    return percents([widths.max()], 1)

@@ -210,9 +210,8 @@ def mxfp4_block() -> str:
 
 def all_reduce_block() -> str:
     """Return the tables of a layer over several GPUs."""
-    return layer_times.markdown(
-        layer_times.all_reduce_tables(layer_times.all_reduce_points())
-    )
+    points = layer_times.all_reduce_points()
+    return layer_times.markdown(layer_times.all_reduce_tables(points))
 
 
 def vllm_block(

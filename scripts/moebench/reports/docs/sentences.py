@@ -212,6 +212,12 @@ def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
     return problems
 
 
+def is_within(span: tuple[int, int], covered: list[tuple[int, int]]) -> bool:
+    """Return whether one of these spans covers a span."""
+    first, end = span
+    return any(start <= first and end <= stop for start, stop in covered)
+
+
 def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
     """Return a line for each number in a page's sentences that no [[sentence]] covers; none for a
     page WITH_EXPERIMENTS.
@@ -223,13 +229,10 @@ def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
     sentences = NO_SENTENCE.sub(blank, page.text)
     problems = []
     for match in QUANTITY.finditer(sentences):
-        first, end = match.span()
-        is_covered = any(start <= first and end <= stop for start, stop in covered)
-        if not is_covered:
+        if not is_within(match.span(), covered):
             number = " ".join(match[0].split())
-            problems.append(
-                f"{page.where(first)}: {number}: from which trace or record?"
-            )
+            place = page.where(match.start())
+            problems.append(f"{place}: {number}: from which trace or record?")
     return problems
 
 
