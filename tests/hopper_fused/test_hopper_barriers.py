@@ -127,6 +127,7 @@ def test_every_byte_is_ordered(program_for, gemm, h_split):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_every_byte_of_narrow_experts_is_ordered(program_for):
     done = run(program_for(*NARROW), 2, 1, ROWS)
     assert done.returncode == 0, done.stdout

@@ -46,6 +46,7 @@ def data_set(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     torch.cuda.is_available(),
     reason="the script's other half, for machines without a GPU",

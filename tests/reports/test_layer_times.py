@@ -10,6 +10,7 @@ from moebench.reports.layer_times import (
     PeerPoint,
     all_reduce_points,
     all_reduce_tables,
+    over_peer_table,
     peer_tables,
 )
 from moebench.reports.table import as_cell
@@ -136,3 +137,22 @@ def test_a_wrong_output_of_a_peer_is_marked_and_never_the_fastest(read_lines):
     wrong = PEER | {"peer": "theirs", "us": 150.0, "matched": {"relaxed": 0.84}}
     (table,) = peer_tables(read_lines(PeerPoint, PEER, wrong))
     assert times(table.rows[0][1:]) == [("0.200", "best"), ("0.150, wrong", "")]
+
+
+def test_a_peer_is_compared_with_another_on_the_gpus_that_timed_both(read_lines):
+    points = [
+        PEER,
+        PEER | {"peer": "theirs", "us": 100.0},
+        PEER | {"card": 2, "us": 300.0},
+        PEER | {"card": 2, "peer": "theirs", "us": 100.0},
+        PEER | {"card": 3, "us": 900.0},
+        PEER | {"tokens": 32, "definition": "another-mxfp4", "us": 60.0},
+        PEER
+        | {"tokens": 32, "definition": "another-mxfp4", "peer": "theirs", "us": 80.0},
+    ]
+    table = over_peer_table(read_lines(PeerPoint, *points), "ours", "theirs")
+    assert table.head == ["definition", "8", "32"]
+    assert table.rows == [
+        ["another-mxfp4", "-", "0.75"],
+        ["small-mxfp4", "2.50", "-"],
+    ]

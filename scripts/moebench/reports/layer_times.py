@@ -122,6 +122,24 @@ def peer_tables(points: list[PeerPoint]) -> list[Table]:
     return tables
 
 
+def over_peer_table(points: list[PeerPoint], peer: str, other: str) -> Table:
+    """Return how often a peer takes the other one's time, a row for each definition, a column for
+    each T: the median over the GPUs that timed both.
+    """
+    rows = []
+    for point in points:
+        card = (point.definition, point.tokens, point.gpu, point.card)
+        rows.append([*card, point.peer, point.us])
+    keys = ["definition", "T", "gpu", "card"]
+    frame = pd.DataFrame(rows, columns=[*keys, "peer", "us"])
+
+    us = frame.pivot_table(index=keys, columns="peer", values="us", aggfunc="median")
+    ratio = (us[peer] / us[other]).dropna()
+    medians = ratio.groupby(["definition", "T"]).median().unstack("T")
+    medians.columns = medians.columns.map(str)
+    return Table.of_frame(decimals(medians, 2).reset_index())
+
+
 def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
     """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
     rows = [{"T": point.tokens, point.peer: point.us} for point in points]

@@ -116,6 +116,7 @@ def test_bits_do_not_depend_on_the_batch(layer, solution, layer_key):
     check_bits(layer, solution, layer_key)
 
 
+@pytest.mark.slow
 @serving("small-mxfp4", "deepseek-v4-flash-ep8-mxfp4")
 def test_bits_of_mxfp4_experts_do_not_depend_on_the_batch(layer, solution, layer_key):
     """Asked of those that promise it at every T: other ranges are of FP8 weights."""

@@ -208,6 +208,13 @@ def mxfp4_block() -> str:
     return layer_times.markdown(layer_times.peer_tables(layer_times.peer_points()))
 
 
+def mxfp4_over_fp8_block() -> str:
+    """Return hopper_fused's time with MXFP4 experts over that with the same experts in FP8."""
+    points = layer_times.peer_points()
+    names = ("hopper_fused", "hopper_fused, in FP8")
+    return layer_times.over_peer_table(points, *names).markdown()
+
+
 def all_reduce_block() -> str:
     """Return the tables of a layer over several GPUs."""
     points = layer_times.all_reduce_points()
@@ -244,6 +251,7 @@ TABLES: Tables = {
     ("docs/models.md", "mxfp4"): mxfp4_block,
     ("docs/models.md", "models"): models_block,
     ("docs/models.md", "speeds"): speeds_block,
+    ("solutions/hopper_fused/README.md", "mxfp4-over-fp8"): mxfp4_over_fp8_block,
     ("docs/tolerances.md", "passes"): passes_block,
     ("docs/served.md", "served"): served_block,
     ("docs/served.md", "predicted"): lambda: predicted.table(
