@@ -189,7 +189,7 @@ def point_of(peer: Peer, key: str, batch: Batch, card: int) -> PeerPoint:
         peer=peer.name,
         us=round(1e3 * ms, 2),
         prepared_ms=round(peer.prepare_ms, 2),
-        matched={name: round(share, 4) for name, share in matched.items()},
+        matched=matched,
     )
 
 

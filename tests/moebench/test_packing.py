@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def state(folder):
+def add_to_manifest(folder):
     """A function that adds a line to tiny's manifest."""
 
     def add(line):
@@ -187,7 +187,7 @@ def test_imports_and_includes_are_followed(folder):
         assert sources[path] == text
 
 
-def test_units_are_packed_with_what_they_include(folder, state):
+def test_units_are_packed_with_what_they_include(folder, add_to_manifest):
     write_texts(
         folder,
         {
@@ -196,7 +196,7 @@ def test_units_are_packed_with_what_they_include(folder, state):
         },
     )
     assert "common/cuda/a.cuh" not in packed_sources()
-    state('units = ["common/cuda/binding.cu"]')
+    add_to_manifest('units = ["common/cuda/binding.cu"]')
     assert {"common/cuda/binding.cu", "common/cuda/a.cuh"} < set(packed_sources())
 
 
@@ -265,13 +265,13 @@ def test_a_solution_based_on_another_differs_by_its_own_files(folder):
     assert pack.pack("variant")["small"].name == "variant_h512_i256"
 
 
-def test_a_variant_has_its_bases_stages_and_units(folder, state):
+def test_a_variant_has_its_bases_stages_and_units(folder, add_to_manifest):
     write_texts(folder, {"common/cuda/a.cu": "// a\n"})
     before = pack.pack("tiny")["small"]
-    state('stages = { ones = "ones" }')
+    add_to_manifest('stages = { ones = "ones" }')
     assert pack.pack("tiny")["small"] == before
 
-    state('units = ["common/cuda/a.cu"]')
+    add_to_manifest('units = ["common/cuda/a.cu"]')
     write_variant(folder, "variant", "tiny")
     assert manifest.read_manifest("variant").stages == {"ones": "ones"}
     assert "common/cuda/a.cu" in packed_sources("variant")
@@ -310,12 +310,12 @@ def test_a_definition_takes_its_own_rows_of_a_table_alone(folder):
         assert packed_texts("tiny", layer_key)["tiles.csv"] == header + rows[layer_key]
 
 
-def test_each_interface_has_its_function(folder, state):
+def test_each_interface_has_its_function(folder, add_to_manifest):
     main = f"{MAIN}\n\ndef run_renorm(): ...\n\n\ndef run_routed(): ...\n"
     write_texts(folder, {"tiny/main.py": main})
-    state('definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]')
-    state('renorm_entry_point = "main.py::run_renorm"')
-    state('routed_entry_point = "main.py::run_routed"')
+    add_to_manifest('definitions = ["full", "qwen3-30b", "deepseek-v3-ep8-routed"]')
+    add_to_manifest('renorm_entry_point = "main.py::run_renorm"')
+    add_to_manifest('routed_entry_point = "main.py::run_routed"')
     packed = pack.pack("tiny").values()
     entry_points = [solution.spec.entry_point for solution in packed]
     assert entry_points == [
@@ -393,8 +393,8 @@ def top_level_imports(text):
         ('definitions = ["x"]', "definitions.0: "),
     ],
 )
-def test_a_wrong_line_of_a_manifest_is_named(state, line, place):
-    state(line)
+def test_a_wrong_line_of_a_manifest_is_named(add_to_manifest, line, place):
+    add_to_manifest(line)
     assert place in fault()
 
 
@@ -522,7 +522,7 @@ def test_a_broken_solution_leaves_the_others_to_run(broken_file, no_gpu):
 # Built ahead
 
 
-def test_what_is_built_ahead_and_what_is_not_is_said(folder, state, capsys):
+def test_what_is_built_ahead_and_what_is_not_is_said(folder, add_to_manifest, capsys):
     assert cli.main(["pack", "--build"]) == 0
     ones = folder / "common" / "host" / "ones.py"
     edit(ones, "def", "raise RuntimeError('no nvcc')\ndef")
@@ -530,7 +530,7 @@ def test_what_is_built_ahead_and_what_is_not_is_said(folder, state, capsys):
     lines = capsys.readouterr().out.splitlines()[-2:]
     assert all(line.endswith("no nvcc") for line in lines)
 
-    state('dependencies = ["nowhere"]')
+    add_to_manifest('dependencies = ["nowhere"]')
     assert build_ahead.build(["tiny"]) == 0
     assert "nowhere" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ from moebench.reports.layer_times import (
     PeerPoint,
     all_reduce_points,
     all_reduce_tables,
-    over_peer_table,
+    over_fp8_table,
     peer_tables,
 )
 from moebench.reports.table import as_cell
@@ -139,20 +139,23 @@ def test_a_wrong_output_of_a_peer_is_marked_and_never_the_fastest(read_lines):
     assert times(table.rows[0][1:]) == [("0.200", "best"), ("0.150, wrong", "")]
 
 
-def test_a_peer_is_compared_with_another_on_the_gpus_that_timed_both(read_lines):
+def test_a_peer_is_compared_with_its_fp8_layer_on_the_gpus_that_timed_both(read_lines):
+    in_fp8 = {"peer": "ours, in FP8", "us": 100.0}
+    another = PEER | {"tokens": 32, "definition": "another-mxfp4", "us": 60.0}
     points = [
         PEER,
-        PEER | {"peer": "theirs", "us": 100.0},
+        PEER | in_fp8,
         PEER | {"card": 2, "us": 300.0},
-        PEER | {"card": 2, "peer": "theirs", "us": 100.0},
+        PEER | {"card": 2} | in_fp8,
         PEER | {"card": 3, "us": 900.0},
-        PEER | {"tokens": 32, "definition": "another-mxfp4", "us": 60.0},
-        PEER
-        | {"tokens": 32, "definition": "another-mxfp4", "peer": "theirs", "us": 80.0},
+        PEER | {"peer": "never in FP8"},
+        PEER | {"definition": "never-in-fp8-mxfp4"},
+        another,
+        another | in_fp8,
     ]
-    table = over_peer_table(read_lines(PeerPoint, *points), "ours", "theirs")
-    assert table.head == ["definition", "8", "32"]
+    table = over_fp8_table(read_lines(PeerPoint, *points))
+    assert table.head == ["definition", "peer", "T=8", "T=32"]
     assert table.rows == [
-        ["another-mxfp4", "-", "0.75"],
-        ["small-mxfp4", "2.50", "-"],
+        ["another-mxfp4", "ours", "-", "0.60"],
+        ["small-mxfp4", "ours", "2.50", "-"],
     ]

@@ -64,9 +64,9 @@ ENDED = "the process ended: "  # in a log, before how
 IS_MAIN_BRANCH = not hasattr(timing, "do_bench")  # FIB's main branch
 # FIB's that compare as `compute_error_stats` counts
 ELEMENTWISE = ("DefaultEvaluator", "LowBitEvaluator")
+EVALUATORS = vars(evaluators).values()
 # modules of FIB whose timer gpu_clock's stands in for
-MODULES = vars(evaluators).values()
-TIMED = [module for module in MODULES if hasattr(module, "time_runnable")]
+TIMED = [module for module in EVALUATORS if hasattr(module, "time_runnable")]
 
 
 def clock_of_fib() -> str:

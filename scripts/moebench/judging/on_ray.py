@@ -302,8 +302,8 @@ class ClusterRun:
             alone = replace(task, names=(name,))
             reason = type(error).__name__
             if not self.try_again(alone, reason):
-                reason = f"what ran it died twice: {last_line(error)}"
-                yield Outcome(alone, lost={name: reason})
+                lost = f"what ran it died twice: {last_line(error)}"
+                yield Outcome(alone, lost={name: lost})
 
     def try_again(self, task: Task, reason: str) -> bool:
         """Put a task back, unless that was done before; return whether it waits again."""

@@ -65,6 +65,11 @@ def vllm_runs(layers: int, since: str = "", until: str = "~") -> pd.DataFrame:
     return runs[(runs.date >= since) & (runs.date < until)]
 
 
+def sglang_server_runs(layers: int) -> pd.DataFrame:
+    """Return the runs of SGLang's client on servers of so many layers, a row for each run."""
+    return server_runs("sglang_servers.jsonl", layers)
+
+
 def server_runs(name: str, layers: int) -> pd.DataFrame:
     """Return the runs of a client, in a file of records/engines/, on servers of so many layers."""
     runs = pd.json_normalize(json_lines(name))

@@ -16,7 +16,7 @@ import pandas as pd
 from moebench.core import paths
 from moebench.core.schema import Strict, read_lines
 from moebench.judging.tolerances import TOLERANCES
-from moebench.reports.table import Cell, Table, decimals
+from moebench.reports.table import Cell, Table, decimals, token_heads
 
 # in place of a way to sum: the time without any; never in bold
 ALONE = "the layer alone"
@@ -122,9 +122,9 @@ def peer_tables(points: list[PeerPoint]) -> list[Table]:
     return tables
 
 
-def over_peer_table(points: list[PeerPoint], peer: str, other: str) -> Table:
-    """Return how often a peer takes the other one's time, a row for each definition, a column for
-    each T: the median over the GPUs that timed both.
+def over_fp8_table(points: list[PeerPoint]) -> Table:
+    """Return a peer's time over that of its FP8 layer, a row for each definition and peer that was
+    timed in FP8, too, a column for each T: the median over the GPUs that timed both.
     """
     rows = []
     for point in points:
@@ -134,10 +134,17 @@ def over_peer_table(points: list[PeerPoint], peer: str, other: str) -> Table:
     frame = pd.DataFrame(rows, columns=[*keys, "peer", "us"])
 
     us = frame.pivot_table(index=keys, columns="peer", values="us", aggfunc="median")
-    ratio = (us[peer] / us[other]).dropna()
-    medians = ratio.groupby(["definition", "T"]).median().unstack("T")
-    medians.columns = medians.columns.map(str)
-    return Table.of_frame(decimals(medians, 2).reset_index())
+    ratios = {}
+    for peer in us:
+        in_fp8 = f"{peer}, in FP8"
+        if in_fp8 in us:
+            ratios[peer] = us[peer] / us[in_fp8]
+
+    ratio = pd.DataFrame(ratios).rename_axis(columns="peer").stack().dropna()
+    medians = ratio.groupby(["definition", "peer", "T"]).median().unstack("T")
+    texts = decimals(medians, 2)
+    texts.columns = token_heads(texts.columns)
+    return Table.of_frame(texts.reset_index(), word_columns=2)
 
 
 def peer_times(points: list[PeerPoint]) -> pd.DataFrame:

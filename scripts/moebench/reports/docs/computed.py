@@ -158,20 +158,22 @@ def less_per_token_in_sglang(layers: int, concurrencies: list[int]) -> list[str]
     """Return how much less time per token a server with the solution takes than one with SGLang's
     Triton kernels, in %, at each concurrency.
     """
-    runs = engines.server_runs("sglang_servers.jsonl", layers)
+    runs = engines.sglang_server_runs(layers)
     tpot = runs.groupby(["backend", "concurrency"]).median_tpot_ms.median()
     savings = 1 - tpot.solution / tpot.triton
     return percents(savings[concurrencies])
 
 
 @named
-def sglang_tpot_of_runs(layers: int, concurrency: int) -> list[str]:
-    """Return the ms per token of each run: of Triton's server, then of the solution's."""
-    runs = engines.server_runs("sglang_servers.jsonl", layers)
+def sglang_tpot_of_runs(layers: int, concurrency: int, digits: int) -> list[str]:
+    """Return the ms per token of each run: of Triton's server, then of the solution's. digits:
+    after the decimal point.
+    """
+    runs = engines.sglang_server_runs(layers)
     runs = runs[runs.concurrency == concurrency].sort_values("repeat")
     tpot = runs.groupby("backend").median_tpot_ms
     times = [*tpot.get_group("triton"), *tpot.get_group("solution")]
-    return numbers(times, 1)
+    return numbers(times, digits)
 
 
 @named
@@ -587,7 +589,10 @@ def served_savings(solution: str, others: list[str], tokens: list[int]) -> list[
 def served_ms(layer_key: str, solution: str, tokens: list[int]) -> list[str]:
     """Return the ms of all layers of a served record at each token count, then the bounds."""
     definition = catalogue.definition_name(layer_key)
-    records = {record.head.definition: record for record in served.recorded()}
+    records = {}
+    for record in served.recorded():
+        records.setdefault(record.head.definition, record)
+
     ms = []
     bounds_ms = []
     for count in tokens:

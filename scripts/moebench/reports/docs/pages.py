@@ -208,13 +208,6 @@ def mxfp4_block() -> str:
     return layer_times.markdown(layer_times.peer_tables(layer_times.peer_points()))
 
 
-def mxfp4_over_fp8_block() -> str:
-    """Return hopper_fused's time with MXFP4 experts over that with the same experts in FP8."""
-    points = layer_times.peer_points()
-    names = ("hopper_fused", "hopper_fused, in FP8")
-    return layer_times.over_peer_table(points, *names).markdown()
-
-
 def all_reduce_block() -> str:
     """Return the tables of a layer over several GPUs."""
     points = layer_times.all_reduce_points()
@@ -231,7 +224,7 @@ def vllm_block(
 
 def sglang_block(layers: int, backends: list[str]) -> str:
     """Return the table of SGLang's servers with so many layers."""
-    runs = engines.server_runs("sglang_servers.jsonl", layers)
+    runs = engines.sglang_server_runs(layers)
     return engines.servers_table(runs, backends).markdown()
 
 
@@ -249,9 +242,11 @@ TABLES: Tables = {
     ("docs/models.md", "shards"): shards_block,
     ("docs/models.md", "whole"): whole_block,
     ("docs/models.md", "mxfp4"): mxfp4_block,
+    ("docs/models.md", "mxfp4-over-fp8"): lambda: layer_times.over_fp8_table(
+        layer_times.peer_points()
+    ).markdown(),
     ("docs/models.md", "models"): models_block,
     ("docs/models.md", "speeds"): speeds_block,
-    ("solutions/hopper_fused/README.md", "mxfp4-over-fp8"): mxfp4_over_fp8_block,
     ("docs/tolerances.md", "passes"): passes_block,
     ("docs/served.md", "served"): served_block,
     ("docs/served.md", "predicted"): lambda: predicted.table(
