@@ -127,6 +127,7 @@ def test_a_layer_that_needs_gpus_is_refused(example, monkeypatch):
         example("ranks").join("full", ["full"])
 
 
+@pytest.mark.slow
 @GLOO
 def test_a_killed_rank_ends_the_others():
     command = command_of("dispatch.py")

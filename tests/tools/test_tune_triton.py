@@ -190,6 +190,7 @@ class Search:
         return tune.tune(self.prepared, self.present, CANDIDATES, self.record, None)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_where_it_was_interrupted_and_keeps_what_is_faster(
     solution, tmp_path, monkeypatch, poisoned_scratch
 ):
