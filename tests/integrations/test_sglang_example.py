@@ -4,12 +4,12 @@ nothing is left of a server.
 
 import argparse
 import importlib
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from moebench.core import paths
+from stand_ins import stand_in
 
 PACKAGE = "FP8 experts by moe.x: solution x, definition y"
 FAKE_SERVER = f"""
@@ -21,15 +21,6 @@ port = sys.argv[sys.argv.index("--port") + 1]
 os.chdir(os.path.dirname(__file__))  # which has a file "health"
 os.execv(sys.executable, [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", port])
 """
-
-
-def stand_in(monkeypatch, dotted, **attributes):
-    """Have a module with these attributes be imported by this name, with packages around it."""
-    parts = dotted.split(".")
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    vars(sys.modules[dotted]).update(attributes)
 
 
 @pytest.fixture

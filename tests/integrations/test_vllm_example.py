@@ -5,14 +5,13 @@ nothing is left.
 import argparse
 import importlib
 import json
-import sys
-from types import ModuleType
 
 import psutil
 import pytest
 import torch
 from moebench.core import paths
 from safetensors.torch import load_file
+from stand_ins import stand_in
 
 pytest.importorskip("transformers")
 FAKE_VLLM = """
@@ -47,15 +46,6 @@ def test_checkpoints_hold_the_same_numbers(example, tmp_path):
             weight *= torch.kron(scale, torch.ones(128, 128))
         assert expected.any()
         assert torch.equal(weight, expected.float())
-
-
-def stand_in(monkeypatch, dotted, **attributes):
-    """Have a module with these attributes be imported by this name, with packages around it."""
-    parts = dotted.split(".")
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    vars(sys.modules[dotted]).update(attributes)
 
 
 @pytest.fixture
