@@ -31,7 +31,7 @@ from moebench.core.errors import UserError
 from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8.reference import BLOCK
 from moebench.packing import pack
-from ranks import join, least_on_ranks, print_table, run_ranks
+from ranks import add_share_gpus, join, least_on_ranks, print_table, run_ranks
 from rich.table import Table
 from sum_checks import check_ways
 from sums import Ways, ways_of
@@ -60,11 +60,16 @@ def parse_arguments() -> argparse.Namespace:
     add("--tokens", nargs="+", type=int, default=TOKENS)
     add("--rounds", type=int, default=15, help="timed replays of each graph; 0: none")
     add("--record", type=Path, help="a JSONL file to which times are appended")
+    add_share_gpus(parser)
     return parser.parse_args()
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raise UserError where the layer does not split, or a solution does not serve it."""
+    """Raise UserError where the layer does not split, a solution does not serve it, or no time is
+    there to record.
+    """
+    if args.share_gpus and args.record:
+        raise UserError("--record: ranks that take turns (--share-gpus) are not timed")
     check_shares(args)
     if args.solution == REFERENCE:
         return
@@ -193,7 +198,7 @@ def work() -> bool:
     """Do what every rank does, print the tables, and return whether all checks passed."""
     args = parse_arguments()
     args.definition = layer_key_named(args.definition)
-    device = join(args.definition, WITHOUT_SHARED_EXPERTS)
+    device = join(args.definition, WITHOUT_SHARED_EXPERTS, args.share_gpus)
     ranks = dist.get_world_size()
     args.shares = args.shares or ranks
     check_arguments(args)
@@ -208,7 +213,8 @@ def work() -> bool:
     checks.title = f"{args.solution}: {args.definition}, {parts}"
     print_table(checks)
 
-    if device != "cpu" and args.rounds:
+    is_timed = device != "cpu" and args.rounds and not args.share_gpus
+    if is_timed:
         print_table(times_of(ways, args, share, device))
     if ways.peers is not None:
         torch.cuda.synchronize()

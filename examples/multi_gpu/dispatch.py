@@ -4,8 +4,8 @@ on GPUs, timed.
     torchrun --nproc-per-node 2 examples/multi_gpu/dispatch.py --definition small --solution
     triton_fused_v2
 
-Experts are split over the ranks, and tokens travel. A rank is a GPU, over NCCL; without GPUs a
-process, over gloo. torchrun ends all ranks when one dies.
+Experts are split over the ranks, and tokens travel. A rank is a GPU, over NCCL; without GPUs, or
+with --share-gpus, a process, over gloo. torchrun ends all ranks when one dies.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from moebench.judging.tolerances import TOLERANCES, matched_ratios
 from moebench.operators.catalogue import layer_key_named, layer_sizes
 from moebench.operators.fp8.routed import routed_key
 from moebench.packing import pack
-from ranks import join, least_on_ranks, print_table, run_ranks
+from ranks import add_share_gpus, join, least_on_ranks, print_table, run_ranks
 from rich.table import Table
 from timing import measure
 from ways import exchange, gather
@@ -53,6 +53,7 @@ def parse_arguments() -> argparse.Namespace:
         default=[1, 8, 64, 512, 4096],
         help="a rank; timed on GPUs",
     )
+    add_share_gpus(parser)
     return parser.parse_args()
 
 
@@ -165,11 +166,11 @@ def work() -> bool:
     args = parse_arguments()
     args.definition = layer_key_named(args.definition)
     check_solution(args.solution, args.definition)
-    device = join(args.definition, WITH_BIAS)
+    device = join(args.definition, WITH_BIAS, args.share_gpus)
 
     checks, all_passed = check_ways(args, device)
     print_table(checks)
-    if device != "cpu":
+    if device != "cpu" and not args.share_gpus:
         print_table(times_of(args, device))
     return all_passed
 

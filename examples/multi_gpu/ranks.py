@@ -1,5 +1,11 @@
-"""The ranks of a run: what torchrun started, and the tables that the first of them prints."""
+"""The ranks of a run: what torchrun started, and the tables that the first of them prints.
 
+A rank has a GPU of its own, or, with --share-gpus, shares one with others. The driver then lets a
+process run for some milliseconds, even one that waits for another on the same GPU, and goes on to
+the next. So what ranks compute together is right, and every time is wrong.
+"""
+
+import argparse
 import os
 import sys
 import warnings
@@ -13,9 +19,25 @@ from moebench.operators.catalogue import keys_for_gpu, layer_sizes
 from rich.console import Console
 from rich.table import Table
 
+TOO_MANY_RANKS = (
+    "ranks: got {ranks} for {gpus} GPUs on this machine; want --share-gpus, with which ranks"
+    " take turns on a GPU and are not timed, or, without any GPU, --definition small"
+)
 
-def join(layer: str, layers: list[str]) -> str:
+
+def add_share_gpus(parser: argparse.ArgumentParser) -> None:
+    """Add --share-gpus, an option of both programs."""
+    parser.add_argument(
+        "--share-gpus",
+        action="store_true",
+        help="of more ranks than GPUs, some take turns on one: checked, never timed",
+    )
+
+
+def join(layer: str, layers: list[str], share_gpus: bool = False) -> str:
     """Become a rank of torchrun's group and return its device, "cuda:0" or "cpu" for instance.
+
+    share_gpus: ranks are spread evenly over the GPUs, and the first rank says that.
 
     Raises UserError for a layer that is none of `layers`, or a number of ranks that cannot be.
     """
@@ -23,21 +45,49 @@ def join(layer: str, layers: list[str]) -> str:
     ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     check_layer(layer, layers, ranks)
-    if ranks_here > gpus and (gpus or layer in keys_for_gpu()):
-        raise CannotRun(
-            f"ranks: got {ranks_here} for {gpus} GPUs on this machine;"
-            " without any: --definition small"
-        )
+    check_ranks(ranks_here, gpus, layer, share_gpus)
 
-    device = None
-    if gpus:
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
     # of names that torch 2.8 has, too
     warnings.filterwarnings("ignore", r"`torch\.distributed\.", FutureWarning)
-    backend = "nccl" if gpus else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=120), device_id=device)
-    return str(device or "cpu")
+    timeout = timedelta(seconds=120)
+    if not gpus:
+        dist.init_process_group("gloo", timeout=timeout)
+        return "cpu"
+
+    local_rank = int(os.environ["LOCAL_RANK"])
+    number = gpu_number(local_rank, ranks_here, gpus) if share_gpus else local_rank
+    device = torch.device("cuda", number)
+    torch.cuda.set_device(device)
+    if share_gpus:
+        # torch refuses symmetric memory of two ranks on a GPU otherwise, and NCCL such ranks
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+        dist.init_process_group("gloo", timeout=timeout)
+        say_that_gpus_are_shared(ranks_here, gpus)
+    else:
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+    return str(device)
+
+
+def check_ranks(ranks: int, gpus: int, layer: str, share_gpus: bool) -> None:
+    """Raise CannotRun where this machine has too few GPUs for its ranks."""
+    if gpus:
+        cannot_run = ranks > gpus and not share_gpus
+    else:
+        cannot_run = layer in keys_for_gpu()
+    if cannot_run:
+        raise CannotRun(TOO_MANY_RANKS.format(ranks=ranks, gpus=gpus))
+
+
+def gpu_number(local_rank: int, ranks: int, gpus: int) -> int:
+    """Return which of a machine's GPUs a rank shares with those next to it."""
+    return local_rank * gpus // ranks
+
+
+def say_that_gpus_are_shared(ranks: int, gpus: int) -> None:
+    """Print on the first rank how many ranks share how many GPUs."""
+    if dist.get_rank() == 0:
+        names = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        print(f"{ranks} ranks take turns on {names}: checked, not timed", flush=True)
 
 
 def check_layer(layer: str, layers: list[str], ranks: int) -> None:

@@ -52,7 +52,9 @@ def ways_of(solution: str, share: Share, most_tokens: int, device: str) -> Ways:
 
 
 def group_sum(layer: Callable) -> Callable:
-    """The layer, then the process group's all-reduce: NCCL's on GPUs, gloo's without."""
+    """The layer, then the process group's all-reduce: NCCL's where ranks have a GPU each, else
+    gloo's.
+    """
 
     def way(*arguments):
         layer(*arguments)

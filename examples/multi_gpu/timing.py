@@ -61,10 +61,7 @@ def measure(steps: Callable[[], Iterable], as_graph: bool) -> list[float]:
     times = timed(steps, with_host=False)
     times += timed(all_steps, with_host=True)
     if as_graph:
-        graph = torch.cuda.CUDAGraph()
-        # NCCL's watchdog asks for events meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            list(steps())
+        graph = captured(all_steps)
         times += timed(lambda: [graph.replay()], with_host=False)
     return times
 
@@ -86,7 +83,11 @@ def graph_us(models: dict[str, Callable], rounds: int, layers: int) -> dict[str,
 
 
 def replay_ms(graph: torch.cuda.CUDAGraph) -> float:
-    """Return the ms of a replay that begins on all ranks together."""
+    """Return the ms of a replay that begins on all ranks together.
+
+    Hosts leave the barrier some time apart. That is little beside the many layers of such a graph,
+    so this does without what `timed` does about it for one short call.
+    """
     dist.barrier()
     begin = recorded_event()
     graph.replay()
@@ -104,18 +105,21 @@ def slowest_medians(ms_of_rounds: list[list[float]]) -> list[float]:
     return slowest.tolist()
 
 
-def captured(model: Callable) -> torch.cuda.CUDAGraph:
-    """Return the graph of a function that has run once before, and replay it twice."""
+def captured(call: Callable) -> torch.cuda.CUDAGraph:
+    """Return the graph of what a function launches, which has run once before and is replayed
+    twice.
+    """
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        model()
+        call()
     torch.cuda.synchronize()
     dist.barrier()
 
     graph = torch.cuda.CUDAGraph()
     # NCCL's watchdog asks for events meanwhile
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        model()
+        call()
     for _ in range(2):
         graph.replay()
     torch.cuda.synchronize()

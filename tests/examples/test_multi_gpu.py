@@ -113,10 +113,38 @@ def test_a_layer_that_does_not_split_is_refused(example, monkeypatch, shares):
     all_reduce = example("all_reduce")
     monkeypatch.setattr(all_reduce.dist, "get_world_size", lambda: 2)
     arguments = Namespace(
-        definition="small", split="width", shares=shares, solution=all_reduce.REFERENCE
+        definition="small",
+        split="width",
+        shares=shares,
+        solution=all_reduce.REFERENCE,
+        share_gpus=False,
     )
     with pytest.raises(UserError, match=f"got {shares}"):
         all_reduce.check_arguments(arguments)
+
+
+def test_ranks_that_share_gpus_are_not_recorded(example):
+    all_reduce = example("all_reduce")
+    arguments = Namespace(share_gpus=True, record="times.jsonl")
+    with pytest.raises(UserError, match="not timed"):
+        all_reduce.check_arguments(arguments)
+
+
+def test_more_ranks_than_gpus_are_refused_unless_they_may_share(example):
+    ranks = example("ranks")
+    ranks.check_ranks(4, 4, "full", share_gpus=False)
+    ranks.check_ranks(8, 4, "full", share_gpus=True)
+    with pytest.raises(CannotRun, match="got 8 for 4 GPUs.*--share-gpus"):
+        ranks.check_ranks(8, 4, "full", share_gpus=False)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "numbers"),
+    [(1, [0] * 8), (3, [0, 0, 0, 1, 1, 1, 2, 2]), (4, [0, 0, 1, 1, 2, 2, 3, 3])],
+)
+def test_ranks_share_gpus_evenly(example, gpus, numbers):
+    gpu_number = example("ranks").gpu_number
+    assert [gpu_number(rank, 8, gpus) for rank in range(8)] == numbers
 
 
 @GLOO
@@ -155,3 +183,21 @@ def test_every_way_sums_right_on_gpus(ranks, split):
     arguments = ("--definition", "deepseek-v3-ep1", "--split", split, "--shares", "8")
     arguments += ("--solution", "hopper_fused", "--tokens", "1", "40", "--rounds", "0")
     assert passed_checks("all_reduce.py", *arguments, ranks=ranks) == 4 * CHECKS
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("script", "arguments", "checks"),
+    [
+        (
+            "all_reduce.py",
+            ("--definition", "deepseek-v3-ep1", "--tokens", "1", "40"),
+            4 * CHECKS,
+        ),
+        ("dispatch.py", ("--definition", "small"), 6),
+    ],
+)
+def test_eight_ranks_that_share_gpus_pass_every_check(script, arguments, checks):
+    """DeepSeek-V3's layer with its width in eight, and a small one with its experts in eight."""
+    options = ("--share-gpus", "--solution", "hopper_fused")
+    assert passed_checks(script, *arguments, *options, ranks=8) == checks

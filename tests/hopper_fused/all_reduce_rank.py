@@ -1,5 +1,7 @@
 """all_reduce_rank: one rank of test_all_reduce.py, started by torchrun. The first rank prints JSON:
 how many sums were wrong on all ranks, or in the mode "missing" which rank it found missing.
+
+With --share-gpus ranks take turns on the GPUs, over gloo.
 """
 
 import argparse
@@ -17,6 +19,8 @@ import torch.distributed as dist
 SIZES = (1, 3, 8, 17, 32, 64, 100)  # tokens
 ROUTED_SCALING_FACTOR = 2.5
 REPLAYS = 200
+# with ranks that take turns on a GPU, where each sum waits until all had theirs
+REPLAYS_IN_TURNS = 40
 MOST_CYCLES = 2_000_000  # by which a rank is late at most: a millisecond or so
 # How sums travel -> Peers' direct_tokens: None lets few tokens go to all ranks at once, with 0 each
 # rank adds up a share and sends it on.
@@ -153,7 +157,7 @@ def capture(rank, inputs):
     return graph, output
 
 
-def count_wrong_replays(rank):
+def count_wrong_replays(rank, replays):
     """Return how many replays went wrong, of graphs in random order, with ranks late at random."""
     inputs = [rank.random_inputs(tokens) for tokens in SIZES]
     expected = [rank.expected(case) for case in inputs]
@@ -162,7 +166,7 @@ def count_wrong_replays(rank):
     lateness = random.Random(1 + rank.number)
 
     wrong = 0
-    for _ in range(REPLAYS):
+    for _ in range(replays):
         number = order.randrange(len(graphs))
         graph, output = graphs[number]
         output.fill_(float("nan"))
@@ -173,12 +177,12 @@ def count_wrong_replays(rank):
     return wrong
 
 
-def count_all_wrong(rank):
+def count_all_wrong(rank, replays):
     """Return how sums travel -> how many calls and replays went wrong, on all ranks together."""
     wrong = {}
     for hops, direct_tokens in DIRECT_TOKENS.items():
         rank.join(direct_tokens=direct_tokens)
-        counts_here = [count_wrong(rank), count_wrong_replays(rank)]
+        counts_here = [count_wrong(rank), count_wrong_replays(rank, replays)]
         counts = torch.tensor(counts_here, device="cuda")
         dist.all_reduce(counts)
         calls, replays = counts.tolist()
@@ -227,23 +231,39 @@ def outlive_others(end):
     time.sleep(2)  # the other ranks are as patient as the first
 
 
+def join_group(share_gpus):
+    """Become a rank of torchrun's group, on a GPU of its own or on one that ranks share evenly."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if not share_gpus:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+        return
+
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    torch.cuda.set_device(local_rank * torch.cuda.device_count() // ranks)
+    # torch refuses symmetric memory of two ranks on a GPU otherwise, and NCCL such ranks
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    dist.init_process_group("gloo")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("package")
     parser.add_argument("mode", choices=["sums", "missing"])
+    parser.add_argument("--share-gpus", action="store_true")
     args = parser.parse_args()
 
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    join_group(args.share_gpus)
     sys.path.insert(0, args.folder)
     rank = Rank(args.package)
 
     if args.mode == "missing":
         result = wait_in_vain(rank, Path(args.folder, f"end_{dist.get_world_size()}"))
     else:
-        result = count_all_wrong(rank)
+        replays = REPLAYS_IN_TURNS if args.share_gpus else REPLAYS
+        result = count_all_wrong(rank, replays)
     if rank.number == 0:
         print(json.dumps(result), flush=True)
     # without the usual clean-up: a CUDA context that has failed cannot be closed
