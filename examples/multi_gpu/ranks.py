@@ -1,8 +1,8 @@
 """The ranks of a run: what torchrun started, and the tables that the first of them prints.
 
-A rank has a GPU of its own, or, with --share-gpus, shares one with others. The driver then lets a
-process run for some milliseconds, even one that waits for another on the same GPU, and goes on to
-the next. So what ranks compute together is right, and every time is wrong.
+A rank has a GPU of its own, or, with --share-gpus, shares one with others. The driver then gives
+one process after the other a slice of time, even one that waits for another on the same GPU. So
+what ranks compute together is right, and every time is wrong.
 """
 
 import argparse

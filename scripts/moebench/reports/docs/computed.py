@@ -209,11 +209,11 @@ def applied_calls() -> list[str]:
 # Several GPUs
 
 
-def beyond_layer(
-    definition: str, gpu: str, ranks: int, tokens: int
+def way_times(
+    definition: str, gpu: str, ranks: int, tokens: int, shares: int
 ) -> dict[str, float]:
-    """Return way to sum -> us beyond the layer alone, of a layer that is split by width."""
-    wanted = (definition, gpu, ranks, "width", ranks, tokens)
+    """Return way to sum -> us of a layer whose width is split in `shares`, of which `ranks` ran."""
+    wanted = (definition, gpu, ranks, "width", shares, tokens)
     for point in layer_times.all_reduce_points():
         place = (
             point.definition,
@@ -224,12 +224,32 @@ def beyond_layer(
             point.tokens,
         )
         if place == wanted:
-            us = dict(point.us)
-            alone = us.pop(layer_times.ALONE)
-            return {way: time - alone for way, time in us.items()}
+            return dict(point.us)
     raise LookupError(
-        f"multi_gpu.jsonl: no point of {definition}, {ranks} {gpu}, T={tokens}"
+        f"multi_gpu.jsonl: no point of {definition} in {shares}, {ranks} {gpu},"
+        f" T={tokens}"
     )
+
+
+def beyond_layer(
+    definition: str, gpu: str, ranks: int, tokens: int
+) -> dict[str, float]:
+    """Return way to sum -> us beyond the layer alone, of a layer that is split by width."""
+    us = way_times(definition, gpu, ranks, tokens, shares=ranks)
+    alone = us.pop(layer_times.ALONE)
+    return {way: time - alone for way, time in us.items()}
+
+
+@named
+def layer_alone(
+    definition: str, gpu: str, ranks: int, tokens: int, shares: list[int]
+) -> list[str]:
+    """Return the us of the layer alone for each number of shares of its width."""
+    us = []
+    for count in shares:
+        times = way_times(definition, gpu, ranks, tokens, count)
+        us.append(times[layer_times.ALONE])
+    return numbers(us, 1)
 
 
 @named
