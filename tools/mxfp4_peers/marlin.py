@@ -95,8 +95,8 @@ class MarlinLayer:
     ) -> torch.Tensor:
         """Return each row's product [T * top_k, N] bfloat16.
 
-        inputs: of tokens, [T, K], with top_k rows each; or of rows, [T * top_k, K], with top_k None:
-        then products are multiplied by the routing weights.
+        inputs: of tokens, [T, K], with top_k rows each; or of rows, [T * top_k, K], with top_k
+        None: then products are multiplied by the routing weights.
         """
         of_tokens = top_k is not None
         num_rows = self.rows.topk_ids.numel()

@@ -46,9 +46,10 @@ def peer_of(name: str, key: str, batch: Batch, most_tokens: int) -> Peer:
 
 
 def limit_tuning(module: ModuleType, most_tokens: int) -> None:
-    """Have FlashInfer's tuner try batches of up to most_tokens tokens alone, if a solution calls it.
+    """Have FlashInfer's tuner, if a solution calls it, try batches of up to most_tokens alone.
 
-    In its first call it tries all kernels for each power of two up to a largest batch.
+    In its first call it tries all kernels for each power of two up to a largest batch, here of
+    16384 tokens.
     """
     package, _, _ = module.__name__.rpartition(".")
     keywords = sys.modules.get(f"{package}.keywords")
