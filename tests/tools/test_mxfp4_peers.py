@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from dataclasses import replace
 from functools import cache
+from types import ModuleType
 
 import pytest
 import torch
@@ -82,6 +83,28 @@ def test_flashinfers_tuner_is_limited_where_a_solution_calls_it(monkeypatch):
     packed_peers.limit_tuning(build, 256)  # any module of the solution
     assert keywords.MOST_TOKENS_TUNED == 256
     packed_peers.limit_tuning(paths, 256)  # of no solution
+
+
+def test_a_solution_prepares_once_and_goes_by_the_name_of_what_it_calls(monkeypatch):
+    calls = []
+    module = ModuleType("a_solution.main")
+    module.prepare = lambda weights: calls.append("prepare") or len(weights)
+    module.layer = lambda args, prepared: args.output.fill_(prepared)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    runnable = Namespace(_callable=Namespace(__module__=module.__name__))
+    monkeypatch.setattr(packed_peers, "built", lambda name, key: runnable)
+    monkeypatch.setattr(packed_peers, "timed", lambda function: (function(), 1.5))
+
+    batch = batch_of("one-token")
+    peer = packed_peers.peer_of("flashinfer_mxfp4_w4a8", SMALL, batch, 8)
+    output = torch.zeros(2)
+    peer.call(output)
+    peer.call(output)
+
+    assert peer.name == "FlashInfer's W4A8"
+    assert peer.prepare_ms == 1.5
+    assert calls == ["prepare"]
+    assert output.tolist() == [4, 4]
 
 
 def marlin_code(words, row, column):
