@@ -5,7 +5,7 @@ the same two records:
 records/multi_gpu.jsonl    a layer split over the GPUs of a host; a way is one to sum the ranks'
                            outputs. Measured by examples/multi_gpu/all_reduce.py.
 records/mxfp4_peers.jsonl  a layer with MXFP4 experts; a way is a peer, kernels of this or another
-                           project. Measured by tools/mxfp4_peers.py and like programs.
+                           project. Measured by tools/mxfp4_peers.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable
