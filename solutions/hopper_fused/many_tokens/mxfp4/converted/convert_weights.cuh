@@ -93,6 +93,15 @@ __device__ __forceinline__ uint32_t places_outside(uint32_t exponents, int low, 
   return places;
 }
 
+// The upper half of a word, by an integer dot product: the pipe of lookups, which shifts to the right go to as well, is the
+// one that converters wait for.
+__device__ __forceinline__ uint32_t upper_half(uint32_t word) {
+  constexpr uint32_t kUpper = 0x0100;  // weights 0 and 1 of the lower and the upper half
+  uint32_t half;
+  asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(half) : "r"(word), "r"(kUpper), "r"(0));
+  return half;
+}
+
 // As e4m3_of_four and e4m3_of_eight, in ten instructions for eight values. signs: the packed word with every bit turned
 // round and the third of each code set: permute_bytes then gives 0x40 for a negative code, and its sign, 0, for another.
 __device__ __forceinline__ uint32_t convert_four(uint32_t codes, uint32_t signs, const Magnitudes& magnitudes) {
@@ -100,7 +109,7 @@ __device__ __forceinline__ uint32_t convert_four(uint32_t codes, uint32_t signs,
 }
 __device__ __forceinline__ uint2 convert_eight(uint32_t packed, const Magnitudes& magnitudes) {
   const uint32_t codes = packed & 0x77777777u, signs = ~(packed & 0xbbbbbbbbu);
-  return {convert_four(codes, signs, magnitudes), convert_four(codes >> 16, signs >> 16, magnitudes)};
+  return {convert_four(codes, signs, magnitudes), convert_four(upper_half(codes), upper_half(signs), magnitudes)};
 }
 
 // A row's K block, in registers.

@@ -3,15 +3,15 @@
 // (unusual.cuh).
 //
 //   warps    for each of the CTA's tiles
-//   8 - 11   producers, K block by K block: thread 0 loads packed W13 by TMA, kAhead K blocks early (all of the tile's,
-//            or the half that this CTA converts), and the scales of x by bulk copy; all threads gather x by cp.async
+//   8 - 11   producers, K block by K block: a thread of warp 9 loads packed W13 by TMA, kAhead K blocks early (all of the
+//            tile's, or the half that this CTA converts), thread 0 the scales of x by bulk copy; all threads gather x by
+//            cp.async
 //   12 - 15  converters: convert_weights.cuh
 //   0 - 7    consumers, two warpgroups: normal_mainloop.cuh or swap_ab_mainloop.cuh; gemm1_tile.cuh's epilogue
 //
 //   mbarrier         arrivals     who arrives                        who waits       what it protects
-//   packed_full[p]   1, bytes     producer thread 0                  warps 12 - 15   packed weights are loaded
-//   packed_empty[p]  4            a lane of each converter warp      producer        they are read
-//                                                                    thread 0
+//   packed_full[p]   1, bytes     warp 9                             warps 12 - 15   packed weights are loaded
+//   packed_empty[p]  4            a lane of each converter warp      warp 9          they are read
 //   full[stage]      133, bytes   producer thread 0; all producer    warps 0 - 7     w, a, a_scale are there, and with
 //                                 threads as their cp.asyncs end; a                  a tile's first K block reference.
 //                                 lane of each converter warp                        Bytes: scales of x; the half of w
@@ -59,7 +59,7 @@ __device__ __forceinline__ WorkTile next_tile(const StaticTileScheduler& schedul
   return unpack_tile(scheduler.head[scheduler.long_is_next() ? 0 : 1], rank);
 }
 
-// For producer thread 0: the packed weights of a tile's K block.
+// For one thread: the packed weights of a tile's K block.
 template <class Smem>
 __device__ __forceinline__ void load_packed(Smem& smem, typename Smem::PackedPipeline& packed, const CUtensorMap& map,
                                             const WorkTile& tile, int k, int rank, uint64_t policy) {
@@ -82,18 +82,26 @@ __device__ __forceinline__ void load_packed(Smem& smem, typename Smem::PackedPip
 // counted up, and a row's place in shared memory is an immediate.
 struct Gather {
   unsigned x_offset[kRowsPerThread];
+  bool all_rows;    // whether each of them is an offset
   uint64_t x;       // of the K block
   uint32_t smem_a;  // the place of the thread's vector in its first row, in stage 0
 
   // Copies a K block's rows.
   __device__ __forceinline__ void copy(int stage) const {
     const uint32_t to = smem_a + stage * (int)Grouped::kATileBytes;
+    const auto copy_row = [&](int i) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * kRowsAtOnce * kBlockK),
+                   "l"(x + x_offset[i])
+                   : "memory");
+    };
+    if (all_rows) {
+#pragma unroll
+      for (int i = 0; i < kRowsPerThread; i++) copy_row(i);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kRowsPerThread; i++)
-      if (x_offset[i] != kNoRow)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i * kRowsAtOnce * kBlockK),
-                     "l"(x + x_offset[i])
-                     : "memory");
+      if (x_offset[i] != kNoRow) copy_row(i);
   }
   // The empty statement keeps the compiler from computing x from the number of the K block.
   __device__ __forceinline__ void next_k_block() {
@@ -102,34 +110,48 @@ struct Gather {
   }
 };
 
-// For all producer threads; as load_gemm1.
+// As find_rows_of_x. In a whole m_block rows that pad the expert are copies of some token's, so that no row of a K block
+// needs a look at its offset.
+__device__ __forceinline__ void find_rows(Gather& gather, const GroupedArgs& args, const WorkTile& tile, int row,
+                                          int vector) {
+  find_rows_of_x(gather.x_offset, args, tile, row, vector);
+  gather.all_rows = tile.m_rows == Grouped::kBlockM;
+#pragma unroll
+  for (int i = 0; i < kRowsPerThread; i++)
+    if (gather.all_rows && gather.x_offset[i] == kNoRow) gather.x_offset[i] = vector * 16;
+}
+
+// For all producer threads; as load_gemm1. Two of their warps have a task each besides the gather,
+// which begins with a wait and a fence: x would come that much later if one warp had both.
 template <class Smem>
 __device__ __forceinline__ void load_converted_gemm1(
     Smem& smem, const CUtensorMap& map, const GroupedArgs& args, const TileQueues& queues, int rank) {
   const uint64_t weight_policy = queues.experts <= kEvictFirstExperts ? l2_evict_first() : l2_evict_unchanged();
   const int thread = threadIdx.x % kProducerThreads, row = thread / kVectorsPerRow, vector = thread % kVectorsPerRow;
   const int at = row / kAtomRows * kAtomBytes + swizzle_128b(row % kAtomRows, vector * 16);
+  const bool loads_scales = thread == 0, loads_packed = thread == kWarp;
+  static_assert(sizeof(smem.a[0]) == Grouped::kATileBytes, "Gather::copy goes from stage to stage by it");
   Gather gather;
   gather.smem_a = smem_addr(smem.a[0][0] + at);
-  if (thread == 0) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
+  if (loads_scales) fence_proxy_async_global();  // scales were written by generic stores and are read by bulk copies
   typename Smem::Pipeline pipe;
   typename Smem::PackedPipeline packed;
   StaticTileScheduler scheduler(args.queue1, queues, args.clusters);
-  if (thread == 0 && scheduler.has_next()) {
+  if (loads_packed && scheduler.has_next()) {
     const WorkTile first = next_tile(scheduler, rank);
     for (int k = 0; k < Smem::kAhead; k++) load_packed(smem, packed, map, first, k, rank, weight_policy);
   }
   WorkTile tile;
   while (scheduler.get_next_tile(tile, rank)) {
     const float* x_scale = args.row_x_scale + (size_t)tile.expert_first * kNumKBlocks1 + tile.m_first;
-    find_rows_of_x(gather.x_offset, args, tile, row, vector);
+    find_rows(gather, args, tile, row, vector);
     gather.x = (uint64_t)__cvta_generic_to_global(args.x);
 #pragma unroll 1
     for (int k = 0; k < kNumKBlocks1; k++) {
       const int stage = pipe.stage;
       Barrier& full = smem.full[stage];
       smem.empty[stage].wait(pipe.phase ^ 1);
-      if (thread == 0) {
+      if (loads_scales) {
         fence_proxy_async_shared();  // the scales of x that were here were read by generic loads
         full.arrive_and_expect(tile.m_rows * 4);
         bulk_load(smem.a_scale[stage], x_scale + (size_t)k * tile.expert_rows, tile.m_rows * 4, full, l2_evict_last());
@@ -138,7 +160,7 @@ __device__ __forceinline__ void load_converted_gemm1(
       gather.copy(stage);
       cp_async_mbar_arrive(full);
       gather.next_k_block();
-      if (thread == 0) {
+      if (loads_packed) {
         const int ahead = k + Smem::kAhead;
         if (ahead < kNumKBlocks1) load_packed(smem, packed, map, tile, ahead, rank, weight_policy);
         else if (scheduler.has_next())
@@ -152,6 +174,8 @@ __device__ __forceinline__ void load_converted_gemm1(
 
 // ---- converter ----
 
+constexpr int kL2LineBytes = 128;
+
 template <class Smem>
 __device__ __forceinline__ void convert_gemm1(Smem& smem, const GroupedArgs& args, const TileQueues& queues, int rank) {
   WeightConverter<kNumKBlocks1, Smem> converter(smem, unusual_flag(args.counters), rank);
@@ -159,6 +183,15 @@ __device__ __forceinline__ void convert_gemm1(Smem& smem, const GroupedArgs& arg
   WorkTile tile;
   while (scheduler.get_next_tile(tile, rank)) {
     const uint8_t* scales = w13_row_scales(args, tile, threadIdx.x % kConverterThreads);
+    if (scheduler.has_next()) {
+      // the next tile begins with a look at all of its scales
+      const uint8_t* next = w13_row_scales(args, next_tile(scheduler, rank), threadIdx.x % kConverterThreads);
+#pragma unroll
+      for (int at = 0; at < kW13RowScales; at += kL2LineBytes) {
+        prefetch_l2(next + at);
+        prefetch_l2(next + kSecondRowScales + at);
+      }
+    }
     converter.convert_tile(scales, scales + kSecondRowScales, tile.multicast_w);
   }
 }

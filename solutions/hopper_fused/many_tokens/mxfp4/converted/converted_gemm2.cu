@@ -76,6 +76,13 @@ __device__ __forceinline__ void load_packed(Smem& smem, typename Smem::PackedPip
   packed.advance();
 }
 
+// Brings a tile's scales to L2, where all of its rows exist and are aligned: converters begin with a look at all of them.
+__device__ __forceinline__ void prefetch_scales(const GroupedArgs& args, const WorkTile& tile) {
+  if (kPadsColumns || kW2RowScales % 16 != 0) return;
+  const int row = tile.expert * kHidden + args.first_column + tile.n_block * Grouped::kBlockN;
+  bulk_prefetch(w2_row_scales(args, row), Grouped::kBlockN * kW2RowScales);
+}
+
 // For warp 8's first lane; as load_gemm2.
 template <int kHSplit, class Smem>
 __device__ __forceinline__ void load_converted_gemm2(Smem& smem, const CUtensorMap& map, const GroupedArgs& args,
@@ -127,7 +134,10 @@ __device__ __forceinline__ void load_converted_gemm2(Smem& smem, const CUtensorM
       if (k == kSendAt)
         scheduler.publish(rank == 0 ? queue_entry(args.queue2, entries, position) : make_uint2(kNoTile, 0), nth);
       const int ahead = k + Smem::kAhead;
-      if (ahead == kNumKBlocks2) is_next = scheduler.get_tile(next, nth + 1);
+      if (ahead == kNumKBlocks2) {
+        is_next = scheduler.get_tile(next, nth + 1);
+        if (is_next) prefetch_scales(args, next);
+      }
       if (ahead < kNumKBlocks2) load_packed(smem, packed, map, args, tile, ahead, rank, weight_policy);
       else if (is_next) load_packed(smem, packed, map, args, next, ahead - kNumKBlocks2, rank, weight_policy);
       pipe.advance();
