@@ -214,17 +214,9 @@ def all_reduce_block() -> str:
     return layer_times.markdown(layer_times.all_reduce_tables(points))
 
 
-def vllm_block(
-    layers: int, backends: list[str], since: str = "", until: str = "~"
-) -> str:
-    """Return the table of vLLM's servers with so many layers; see `engines.vllm_runs`."""
-    runs = engines.vllm_runs(layers, since, until)
-    return engines.servers_table(runs, backends).markdown()
-
-
-def sglang_block(layers: int, backends: list[str]) -> str:
-    """Return the table of SGLang's servers with so many layers."""
-    runs = engines.sglang_server_runs(layers)
+def servers_block(server: str, layers: int, backends: list[str], **dates: str) -> str:
+    """Return the table of an engine's servers; see `engines.server_runs`."""
+    runs = engines.server_runs(server, layers, **dates)
     return engines.servers_table(runs, backends).markdown()
 
 
@@ -254,22 +246,22 @@ TABLES: Tables = {
     ).markdown(),
     ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
     ("docs/profile.md", "profile"): profile_block,
-    (VLLM, "qwen3-30b"): lambda: vllm_block(48, OURS, until="2026-11-26 03"),
-    (VLLM, "deep-gemm"): lambda: vllm_block(
-        48, ["deep_gemm", "solution"], since="2026-11-26 07"
+    (VLLM, "qwen3-30b"): lambda: servers_block("vllm", 48, OURS, until="2026-11-26 03"),
+    (VLLM, "deep-gemm"): lambda: servers_block(
+        "vllm", 48, ["deep_gemm", "solution"], since="2026-11-26 07"
     ),
-    (VLLM, "qwen3.5-35b"): lambda: vllm_block(40, OURS),
-    (VLLM, "deepseek-v3"): lambda: vllm_block(12, OURS),
-    (VLLM, "four-h200"): lambda: vllm_block(
-        36, [*OURS, "solution_sum"], since="2026-11-27 07:13"
+    (VLLM, "qwen3.5-35b"): lambda: servers_block("vllm", 40, OURS),
+    (VLLM, "deepseek-v3"): lambda: servers_block("vllm", 12, OURS),
+    (VLLM, "four-h200"): lambda: servers_block(
+        "vllm", 36, [*OURS, "solution_sum"], since="2026-11-27 07:13"
     ),
-    (VLLM, "four-h200-24"): lambda: vllm_block(
-        24, [*OURS, "solution_sum"], since="2026-11-27 16"
+    (VLLM, "four-h200-24"): lambda: servers_block(
+        "vllm", 24, [*OURS, "solution_sum"], since="2026-11-27 16"
     ),
-    (VLLM, "four-h100"): lambda: vllm_block(24, OURS, until="2026-11-27 01"),
+    (VLLM, "four-h100"): lambda: servers_block("vllm", 24, OURS, until="2026-11-27 01"),
     (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
     (SGLANG, "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
-    (SGLANG, "four-h200"): lambda: sglang_block(24, OURS),
+    (SGLANG, "four-h200"): lambda: servers_block("sglang_servers", 24, OURS),
     ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
     ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
 }
