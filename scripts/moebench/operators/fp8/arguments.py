@@ -7,8 +7,8 @@ The layer is called in four forms, each a tuple of arguments here:
     ROUTED          top-k ids and weights are arguments
     ROUTED_MXFP4    the same, with experts in MXFP4
 
-The definitions' inputs and outputs are made from these tuples. packing/argument_tables.py makes
-from them the tables by which solutions check their arguments, in Python and in C++.
+The definitions' inputs and outputs are made from these tuples. tools/argument_tables.py makes from
+them the tables by which solutions check their arguments, in Python and in C++.
 """
 
 from collections.abc import Iterable
