@@ -33,8 +33,8 @@ class Head(Strict):
     provenance: Provenance
 
 
-class Point(Strict):
-    """One solution at one token count, over all layers of the head.
+class Point(Strict, frozen=False):
+    """One solution at one token count, over all layers of the head; filled in while it is measured.
 
     bound_ms: sum of the layers' roofline bounds. graph, eager: median ms of a forward pass in each
     round, of which one is empty. not_captured: why there is no graph. scratch_mb: peak of torch's
@@ -52,6 +52,10 @@ class Point(Strict):
     scratch_mb: float | None = None
     matched: float | None = None
     error: str | None = None
+
+    def add_round(self, ms: float) -> None:
+        """Add the median ms of a round."""
+        (self.eager if self.not_captured else self.graph).append(ms)
 
     @property
     def rounds(self) -> list[float]:

@@ -324,44 +324,39 @@ def clocks_apart(left_out: str) -> list[float]:
 
 
 @named
-def fib_main_apart() -> list[float]:
-    """Return how far times by FIB's main branch are from ours by the GPU's clock, at most, in %:
-    from 57 tokens on, and at one token.
+def fib_main_apart(least_tokens: int = 0, most_tokens: float = math.inf) -> pd.Series:
+    """Return how far times by FIB's main branch are from ours by the GPU's clock, in %, on each
+    workload with so many tokens.
     """
     theirs, _ = measurements.load([paths.RECORDS / "fib_main.jsonl"])
     theirs = theirs[theirs.clock == "gpu"].set_index(["tokens", "solution", "uuid"]).ms
-    ours = times_of_main_definition("gpu")
-
-    apart = 100 * (theirs / ours - 1).abs().dropna()
-    from_57 = apart[apart.index.get_level_values("tokens") >= 57]
-    return [from_57.max(), apart[1].max()]
+    apart = 100 * (theirs / times_of_main_definition("gpu") - 1).abs().dropna()
+    return apart.sort_index().loc[least_tokens:most_tokens]
 
 
 @named
-def few_tokens_apart(card: str, other: str, left_out: str) -> list[float]:
-    """Return how far the medians of two cards lie apart, in %: in the median up to
-    repeats.MOST_TOKENS, without the solution that is left out, and at most beyond.
+def cards_apart(
+    card: str,
+    other: str,
+    left_out: str | None = None,
+    least_tokens: int = 0,
+    most_tokens: float = math.inf,
+) -> pd.Series:
+    """Return how far the medians of two cards lie apart, in %, on each workload with so many
+    tokens. left_out: a solution.
     """
-    both = repeats.on_both(repeats.recorded(), card, other)
-    apart = 100 * both.apart.drop(left_out, level="solution")
-    is_many = apart.index.get_level_values("tokens") > repeats.MOST_TOKENS
-    return [apart[~is_many].median(), apart[is_many].max()]
+    apart = 100 * repeats.on_both(repeats.recorded(), card, other).apart
+    tokens = apart.index.get_level_values("tokens")
+    is_counted = apart.index.get_level_values("solution") != left_out
+    return apart[is_counted & (least_tokens <= tokens) & (tokens <= most_tokens)]
 
 
 @named
-def cards_apart(shown: list[str]) -> list[float]:
-    """Return how far apart both of repeats.CARDS are, in %.
-
-    shown: which numbers: "median" and "most" of their times, or how far their "ratios" to the
-    fastest solution lie apart at most.
-    """
+def ratios_apart(card: str, other: str) -> pd.Series:
+    """Return how far each solution's ratios to the fastest one lie apart on two cards, in %."""
     cells = repeats.recorded()
-    times = repeats.on_both(cells, *repeats.CARDS).apart
-    first, second = (repeats.over_fastest(cells, card) for card in repeats.CARDS)
-    ratios = repeats.apart((first / second).dropna())
-
-    shares = {"median": times.median(), "most": times.max(), "ratios": ratios.max()}
-    return [100 * shares[name] for name in shown]
+    ratios = [repeats.over_fastest(cells, each) for each in (card, other)]
+    return 100 * repeats.apart((ratios[0] / ratios[1]).dropna())
 
 
 @named
