@@ -172,42 +172,48 @@ def listed(fields: dict[str, object]) -> str:
 
 
 @dataclass(frozen=True)
-class Serving:
-    """Whether a solution serves a layer, in each of the layer's forms, and how fast it is.
+class Servings:
+    """Which solutions for FP8 layers serve a layer, and how fast they are; the best are first.
 
-    why_not: form -> why the solution does not serve it, None where it does. over_bound: form ->
-    recorded latency over the bound, without forms that are not recorded. elsewhere: the latency
-    over the bound on the catalogue's first definition, if no solution is recorded on this layer.
+    by_form: form of the layer -> solution that serves it -> recorded latency over the bound, None
+    where that is not recorded. why_not: solution that serves no form -> the reason.
     """
 
-    solution: str
-    why_not: dict[str, str | None]
-    over_bound: dict[str, float]
-    elsewhere: float | None
+    by_form: dict[str, dict[str, float | None]]
+    why_not: dict[str, str]
 
 
-def servings_of(layer: RankLayer) -> list[Serving]:
-    """Return a Serving of each solution for FP8 layers, the best first."""
-    recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
+def servings_of(layer: RankLayer) -> Servings:
+    """Return which solutions serve a layer: first those that serve more forms, then the faster on
+    this layer, or where none is recorded on it the faster on the catalogue's first definition.
+    """
+    recorded = {
+        form: over_bound(key) if key else {} for form, key in layer.keys.items()
+    }
     elsewhere = {}
     if not any(recorded.values()):
         first_key, *_ = catalogue.layer_sizes()
         elsewhere = over_bound(first_key)
 
-    servings = []
+    reasons_of = {}
+    places = {}
     for name, solution in manifest.readable_manifests().items():
-        serves_fp8_layers = any(map(catalogue.form, solution.definitions))
-        if not solution.serves and not serves_fp8_layers:
-            continue
+        if solution.serves or any(map(catalogue.form, solution.definitions)):
+            refused = reasons(solution, layer)
+            reasons_of[name] = refused
+            here = min(ratios.get(name, math.inf) for ratios in recorded.values())
+            refusals = len(list(filter(None, refused.values())))
+            places[name] = (refusals, here, elsewhere.get(name, math.inf), name)
 
-        ratios = {}
-        for form, ratio_of_solution in recorded.items():
-            if name in ratio_of_solution:
-                ratios[form] = ratio_of_solution[name]
-        why_not_served = reasons(solution, layer)
-        serving = Serving(name, why_not_served, ratios, elsewhere.get(name))
-        servings.append(serving)
-    return sorted(servings, key=best_first)
+    servings = Servings({form: {} for form in layer.keys}, {})
+    for name in sorted(places, key=places.get):
+        refused = reasons_of[name]
+        for form, reason in refused.items():
+            if reason is None:
+                servings.by_form[form][name] = recorded[form].get(name)
+        if all(refused.values()):
+            servings.why_not[name] = most_telling(list(refused.values()))
+    return servings
 
 
 def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | None]:
@@ -243,60 +249,37 @@ def over_bound(key: str) -> dict[str, float]:
     return by_solution(here).over_bound.dropna().to_dict()
 
 
-def best_first(serving: Serving) -> tuple[int, float, float, str]:
-    """Return a key to sort by: first those that serve more forms, then the faster on this layer,
-    then the faster on the first definition.
-    """
-    refused = [reason for reason in serving.why_not.values() if reason]
-    here = min(serving.over_bound.values(), default=math.inf)
-    elsewhere = serving.elsewhere or math.inf
-    return len(refused), here, elsewhere, serving.solution
-
-
-def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
+def serving_rows(servings: Servings) -> Facts:
     """Return a row for each form with the solutions that serve it, and a row with those that serve
     no form and why.
     """
     rows = []
-    for form in layer.keys:
+    is_recorded = False
+    for form, servers in servings.by_form.items():
         name = "served, top-k given" if form in TOP_K_GIVEN else "served, with router"
-        rows.append((name, served_by(form, servings)))
-    if any(serving.over_bound for serving in servings):
+        rows.append((name, served_by(servers)))
+        is_recorded = is_recorded or any(servers.values())
+    if is_recorded:
         rows.append(
             ("", "(recorded latency over the bound, geometric mean over workloads)")
         )
 
     refusing = defaultdict(list)  # reason -> solutions
-    for serving in servings:
-        refusals = list(serving.why_not.values())
-        if all(refusals):
-            refusing[most_telling(refusals)].append(serving.solution)
-    texts = []
-    for reason, solutions in refusing.items():
-        names = ", ".join(solutions)
-        texts.append(f"{names} ({reason})")
+    for solution, reason in servings.why_not.items():
+        refusing[reason].append(solution)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
     if texts:
         rows.append(("not served by", "; ".join(texts)))
     return rows
 
 
-def served_by(form: str, servings: list[Serving]) -> str:
+def served_by(servers: dict[str, float | None]) -> str:
     """Return the solutions that serve a form, the fastest first, with latency over the bound."""
-    servers = solutions_serving(form, servings)
-    servers.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
-
     texts = []
-    for serving in servers:
-        text = serving.solution
-        if form in serving.over_bound:
-            text += f" {serving.over_bound[form]:.2f}"
-        texts.append(text)
+    for name in sorted(servers, key=lambda name: servers[name] or math.inf):
+        ratio = servers[name]
+        texts.append(f"{name} {ratio:.2f}" if ratio else name)
     return ", ".join(texts) or "by none"
-
-
-def solutions_serving(form: str, servings: list[Serving]) -> list[Serving]:
-    """Return the solutions that serve a form."""
-    return [serving for serving in servings if serving.why_not[form] is None]
 
 
 def most_telling(reasons: list[str]) -> str:
