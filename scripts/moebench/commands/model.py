@@ -21,7 +21,6 @@ from moebench.operators import catalogue
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Split
 from moebench.reports.layer_facts import (
-    TOP_K_GIVEN,
     RankLayer,
     Servings,
     facts,
@@ -206,7 +205,8 @@ def next_commands(
     first_key = next(filter(None, keys.values()))
     lines.append(f"moebench run --definition {first_key}")
 
-    (form,) = keys.keys() & set(TOP_K_GIVEN)
+    # an engine routes itself, and each layer has one form for that
+    (form,) = [form for form in keys if form in catalogue.TOP_K_GIVEN]
     servers = servings.by_form[form]
     if keys[form] and servers:
         best, *_ = servers

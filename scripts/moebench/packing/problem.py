@@ -92,7 +92,7 @@ def constants_of(file: str, layer_key: str) -> dict[str, float]:
     """Return constant -> value of a definition. file: "problem", "interface" or "weights"."""
     if file == "interface":
         # all three go together today
-        routed = catalogue.form(layer_key) in ("routed", "mxfp4")
+        routed = catalogue.takes_top_k(layer_key)
         return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
     if file == "weights":
         return {"mxfp4_weights": layer_key in catalogue.mxfp4()}

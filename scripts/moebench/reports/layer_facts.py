@@ -33,8 +33,6 @@ from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)  # for which bounds are shown
-# forms that are called with the experts of each token
-TOP_K_GIVEN = ("routed", "mxfp4")
 MOST_LISTED = 8  # of the fields that are not understood
 
 
@@ -223,7 +221,7 @@ def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | No
         by_form[form] = None
         if key not in solution.definitions:
             sizes = layer.sizes
-            if form in TOP_K_GIVEN:
+            if form in catalogue.TOP_K_GIVEN:
                 # then a solution sees no groups, and shared experts as others
                 sizes = after_routing(sizes)
             by_form[form] = why_not(solution.serves, form, sizes)
@@ -256,7 +254,11 @@ def serving_rows(servings: Servings) -> Facts:
     rows = []
     is_recorded = False
     for form, servers in servings.by_form.items():
-        name = "served, top-k given" if form in TOP_K_GIVEN else "served, with router"
+        name = (
+            "served, top-k given"
+            if form in catalogue.TOP_K_GIVEN
+            else "served, with router"
+        )
         rows.append((name, served_by(servers)))
         is_recorded = is_recorded or any(servers.values())
     if is_recorded:

@@ -241,9 +241,8 @@ def axes(meanings: dict[str, str], sizes: Sizes) -> dict[str, AxisConst | AxisVa
 
 def inputs(arguments: Iterable[Argument]) -> dict[str, TensorSpec]:
     """Return a definition's inputs, in their order: a form's arguments without `output`."""
-    specs = {argument.name: spec(argument) for argument in arguments}
-    del specs[OUTPUT.name]
-    return specs
+    inputs = [argument for argument in arguments if argument is not OUTPUT]
+    return {argument.name: spec(argument) for argument in inputs}
 
 
 def outputs() -> dict[str, TensorSpec]:
