@@ -210,31 +210,31 @@ def mxfp4_over(
 
     card: the one GPU whose points are taken; None for all.
     """
-    points = [each for each in points_of(definition) if card in (None, each.card)]
-    times = layer_times.peer_times(points).loc[:most_tokens]
+    rows = layer_times.peer_rows()
+    if card is not None:
+        rows = rows[rows.card == card]
+    times = peer_times(definition, rows).loc[:most_tokens]
     return times[peers].min(axis="columns", skipna=False) / times[solution]
 
 
-def points_of(definition: str) -> list[layer_times.PeerPoint]:
-    """Return the points of a definition with MXFP4 experts."""
-    points = layer_times.peer_points()
-    return [point for point in points if point.definition == definition]
+def peer_times(definition: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the us of each peer at each T, on a definition with MXFP4 experts."""
+    return layer_times.peer_times(rows[rows.definition == definition])
 
 
 @named
 def mxfp4_ms(definition: str, tokens: int, peers: list[str]) -> pd.Series:
     """Return the ms of peers at a token count."""
-    return layer_times.peer_times(points_of(definition)).loc[tokens, peers] / 1e3
+    times = peer_times(definition, layer_times.peer_rows())
+    return times.loc[tokens, peers] / 1e3
 
 
 @named
-def mxfp4_shares(definitions: list[str], peer: str) -> list[float]:
+def mxfp4_shares(definitions: list[str], peer: str) -> pd.Series:
     """Return the shares of elements inside relaxed, from 0 to 1, in each of a peer's points."""
-    points = layer_times.peer_points()
-    of_peer = [each for each in points if each.peer == peer]
-    return [
-        each.matched["relaxed"] for each in of_peer if each.definition in definitions
-    ]
+    rows = layer_times.peer_rows()
+    is_shown = (rows.peer == peer) & rows.definition.isin(definitions)
+    return rows.matched[is_shown].str["relaxed"]
 
 
 # Comparisons

@@ -208,10 +208,10 @@ TABLES: Tables = {
         models.times_table, whole_layers()
     ),
     ("docs/models.md", "mxfp4"): lambda: layer_times.markdown(
-        layer_times.peer_tables(layer_times.peer_points())
+        layer_times.peer_tables(layer_times.peer_rows())
     ),
     ("docs/models.md", "mxfp4-over-fp8"): lambda: layer_times.over_fp8_table(
-        layer_times.peer_points()
+        layer_times.peer_rows()
     ).markdown(),
     ("docs/models.md", "models"): lambda: layers_block(
         models.recommended_table, all_layers()
