@@ -11,6 +11,8 @@ from pathlib import Path
 
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict, read_record
+from moebench.models.layer import ModelLayer, layer_of
+from moebench.operators import catalogue
 from moebench.operators.roofline import EARLIER_CEILINGS, MEASURED_ON
 
 
@@ -31,6 +33,11 @@ class Head(Strict):
     fingerprints: dict[str, str] = {}
     ceilings: dict[str, float] = EARLIER_CEILINGS
     provenance: Provenance
+
+    @property
+    def model_layer(self) -> ModelLayer | None:
+        """Return the model's layer that was measured, None where the definition is of no model."""
+        return layer_of(catalogue.by_name().get(self.definition))
 
 
 class Point(Strict, frozen=False):

@@ -14,6 +14,7 @@ from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.reports.docs.page import read_pages
 from moebench.reports.figures import style
+from moebench.reports.table import Table
 
 BLOCK = re.compile(
     r"^<!-- generated: (?P<name>.+?) -->$"
@@ -22,8 +23,8 @@ BLOCK = re.compile(
     re.M,
 )
 
-# (page, name of the block) -> its Markdown
-Tables = dict[tuple[str, str], Callable[[], str]]
+# (page, name of the block) -> its content
+Tables = dict[tuple[str, str], Callable[[], Table | str]]
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 

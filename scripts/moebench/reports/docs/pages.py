@@ -89,7 +89,7 @@ def headline_clock() -> str:
 
 def with_provenance(table: Table, measured: pd.DataFrame) -> str:
     """Return a table with the line below it that says what its rows were measured with."""
-    return f"{table.markdown()}\n\n{measured_with.caption(measured)}"
+    return f"{table}\n\n{measured_with.caption(measured)}"
 
 
 def rows_of_all(measured: list[MeasuredLayer]) -> pd.DataFrame:
@@ -148,7 +148,7 @@ def ranges_block() -> str:
     measured = pd.concat([main_definition(clock, gpu=None) for clock in CLOCKS])
     between_cards = repeats.between_cards(repeats.recorded())
     table = comparison.ranges_table(measured, between_cards)
-    return table.markdown() if table.rows else "No cell was run more than once yet."
+    return str(table) if table.rows else "No cell was run more than once yet."
 
 
 def layers_block(
@@ -167,7 +167,7 @@ def served_block() -> str:
         return ""
 
     first = served.table(records[0])
-    parts = [first.markdown(titled=True), models.served(records).markdown()]
+    parts = [first.markdown(titled=True), str(models.served(records))]
     for record in records:
         origin = f"<sub>{served.origin(record.head)}.</sub>"
         if origin not in parts:
@@ -186,10 +186,10 @@ def profile_block() -> str:
     return f"{table}\n\n<sub>{origins}</sub>"
 
 
-def servers_block(server: str, layers: int, backends: list[str], **dates: str) -> str:
+def servers_table(server: str, layers: int, backends: list[str], **dates: str) -> str:
     """Return the table of an engine's servers; see `engines.server_runs`."""
     runs = engines.server_runs(server, layers, **dates)
-    return engines.servers_table(runs, backends).markdown()
+    return engines.servers_table(runs, backends)
 
 
 VLLM = "integrations/vllm/README.md"
@@ -212,40 +212,38 @@ TABLES: Tables = {
     ),
     ("docs/models.md", "mxfp4-over-fp8"): lambda: layer_times.over_fp8_table(
         layer_times.peer_rows()
-    ).markdown(),
+    ),
     ("docs/models.md", "models"): lambda: layers_block(
         models.recommended_table, all_layers()
     ),
-    ("docs/models.md", "speeds"): lambda: models.speeds_table(all_layers()).markdown(),
+    ("docs/models.md", "speeds"): lambda: models.speeds_table(all_layers()),
     ("docs/tolerances.md", "passes"): lambda: comparison.exactness_table(
         main_definition()
-    ).markdown(),
+    ),
     ("docs/served.md", "served"): served_block,
-    ("docs/served.md", "predicted"): lambda: predicted.table(
-        served.recorded()
-    ).markdown(),
+    ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()),
     ("docs/multi_gpu.md", "all-reduce"): lambda: layer_times.markdown(
         layer_times.all_reduce_tables(layer_times.all_reduce_points())
     ),
     ("docs/profile.md", "profile"): profile_block,
-    (VLLM, "qwen3-30b"): lambda: servers_block("vllm", 48, OURS, until="2026-11-26 03"),
-    (VLLM, "deep-gemm"): lambda: servers_block(
+    (VLLM, "qwen3-30b"): lambda: servers_table("vllm", 48, OURS, until="2026-11-26 03"),
+    (VLLM, "deep-gemm"): lambda: servers_table(
         "vllm", 48, ["deep_gemm", "solution"], since="2026-11-26 07"
     ),
-    (VLLM, "qwen3.5-35b"): lambda: servers_block("vllm", 40, OURS),
-    (VLLM, "deepseek-v3"): lambda: servers_block("vllm", 12, OURS),
-    (VLLM, "four-h200"): lambda: servers_block(
+    (VLLM, "qwen3.5-35b"): lambda: servers_table("vllm", 40, OURS),
+    (VLLM, "deepseek-v3"): lambda: servers_table("vllm", 12, OURS),
+    (VLLM, "four-h200"): lambda: servers_table(
         "vllm", 36, [*OURS, "solution_sum"], since="2026-11-27 07:13"
     ),
-    (VLLM, "four-h200-24"): lambda: servers_block(
+    (VLLM, "four-h200-24"): lambda: servers_table(
         "vllm", 24, [*OURS, "solution_sum"], since="2026-11-27 16"
     ),
-    (VLLM, "four-h100"): lambda: servers_block("vllm", 24, OURS, until="2026-11-27 01"),
-    (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
-    (SGLANG, "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
-    (SGLANG, "four-h200"): lambda: servers_block("sglang_servers", 24, OURS),
-    ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
-    ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
+    (VLLM, "four-h100"): lambda: servers_table("vllm", 24, OURS, until="2026-11-27 01"),
+    (VLLM, "logprobs"): engines.logprobs_table,
+    (SGLANG, "qwen3-30b"): lambda: engines.sglang_table(24),
+    (SGLANG, "four-h200"): lambda: servers_table("sglang_servers", 24, OURS),
+    ("records/repeats.md", "repeats"): repeats.table,
+    ("records/repeats.md", "ratios"): repeats.ratios_table,
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),
