@@ -137,7 +137,8 @@ def sglang_table(layers: int) -> Table:
     others = medians.index.drop("triton")
     runs = medians.loc[["triton", *others]]
     before = runs.loc[["triton"] * len(others)].set_axis(others)
-    prefill, decode = "prefill_latency", "median_decode_latency"
+    prefill = "prefill_latency"
+    decode = "median_decode_latency"
     columns = [
         texts(1e3 * runs[prefill], 1, 1e3 * before[prefill]),
         texts(1e3 * runs[decode], 3, 1e3 * before[decode]),

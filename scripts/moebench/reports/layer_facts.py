@@ -182,36 +182,45 @@ class Servings:
 
 
 def servings_of(layer: RankLayer) -> Servings:
-    """Return which solutions serve a layer: first those that serve more forms, then the faster on
-    this layer, or where none is recorded on it the faster on the catalogue's first definition.
-    """
-    recorded = {
-        form: over_bound(key) if key else {} for form, key in layer.keys.items()
-    }
-    elsewhere = {}
-    if not any(recorded.values()):
-        first_key, *_ = catalogue.layer_sizes()
-        elsewhere = over_bound(first_key)
-
+    """Return which solutions serve a layer."""
+    keys = layer.keys.items()
+    recorded = {form: over_bound(key) for form, key in keys if key}
     reasons_of = {}
-    places = {}
     for name, solution in manifest.readable_manifests().items():
         if solution.serves or any(map(catalogue.form, solution.definitions)):
-            refused = reasons(solution, layer)
-            reasons_of[name] = refused
-            here = min(ratios.get(name, math.inf) for ratios in recorded.values())
-            refusals = len(list(filter(None, refused.values())))
-            places[name] = (refusals, here, elsewhere.get(name, math.inf), name)
+            reasons_of[name] = reasons(solution, layer)
 
     servings = Servings({form: {} for form in layer.keys}, {})
-    for name in sorted(places, key=places.get):
+    for name in best_first(reasons_of, list(recorded.values())):
         refused = reasons_of[name]
         for form, reason in refused.items():
             if reason is None:
-                servings.by_form[form][name] = recorded[form].get(name)
+                ratio = recorded.get(form, {}).get(name)
+                servings.by_form[form][name] = ratio
         if all(refused.values()):
             servings.why_not[name] = most_telling(list(refused.values()))
     return servings
+
+
+def best_first(
+    reasons_of: dict[str, dict[str, str | None]], recorded: list[dict[str, float]]
+) -> list[str]:
+    """Return solutions sorted: first those that serve more forms, then the faster on this layer, or
+    where none is recorded on it the faster on the catalogue's first definition.
+
+    reasons_of: solution -> its `reasons`. recorded: for each form solution -> latency over the
+    bound.
+    """
+    if not any(recorded):
+        first_key, *_ = catalogue.layer_sizes()
+        recorded = [over_bound(first_key)]
+
+    def place(solution: str) -> tuple[int, float, str]:
+        refusals = list(filter(None, reasons_of[solution].values()))
+        ratios = [each.get(solution, math.inf) for each in recorded]
+        return len(refusals), min(ratios), solution
+
+    return sorted(reasons_of, key=place)
 
 
 def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | None]:
@@ -254,11 +263,8 @@ def serving_rows(servings: Servings) -> Facts:
     rows = []
     is_recorded = False
     for form, servers in servings.by_form.items():
-        name = (
-            "served, top-k given"
-            if form in catalogue.TOP_K_GIVEN
-            else "served, with router"
-        )
+        is_given = form in catalogue.TOP_K_GIVEN
+        name = "served, top-k given" if is_given else "served, with router"
         rows.append((name, served_by(servers)))
         is_recorded = is_recorded or any(servers.values())
     if is_recorded:
