@@ -55,15 +55,9 @@ def build(texts, main, configuration, folder, *flags):
     for name, text in texts.items():
         (folder / name).write_text(text)
     program = folder / "program"
-    flags = [
-        "-std=c++20",
-        "-O1",
-        "-w",
-        f"-I{folder}",
-        *small.flags(configuration),
-        *flags,
-    ]
-    subprocess.run(["c++", *flags, main, "-o", program], check=True)
+    sizes = small.flags(configuration)
+    options = ["-std=c++20", "-O1", "-w", f"-I{folder}", *sizes, *flags]
+    subprocess.run(["c++", *options, main, "-o", program], check=True)
     return program
 
 

@@ -228,13 +228,15 @@ def test_another_solution_begins_each_round(monkeypatch):
         return float(count)
 
     monkeypatch.setattr(rounds, "median_ms", median_ms)
-    results = []
+    trials = []
     for count, name in enumerate("abc"):
-        results.append(rounds.Result(timed=name, count=count))
-    rounds.run_rounds(results, 3, "cuda:0")
+        point = record.Point(solution=name, tokens=1, bound_ms=1)
+        trials.append(rounds.Trial(point, timed=name, count=count))
+    rounds.run_rounds(trials, 3, "cuda:0")
 
     assert "".join(order) == "abc" + "bca" + "cab"
-    assert [result.times_ms for result in results] == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
+    times = [trial.point.graph for trial in trials]
+    assert times == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
 
 
 # The command

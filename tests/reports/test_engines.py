@@ -34,7 +34,9 @@ def test_a_server_is_compared_with_the_first_by_medians_of_its_runs(written):
     runs = [run("triton", 8, tpot) for tpot in (3.0, 5.0, 4.0)]
     written("vllm.jsonl", [*runs, run("solution", 8, 3.0), run("solution", 1, 2.0)])
 
-    table = engines.servers_table(engines.vllm_runs(2), ["triton", "solution"])
+    table = engines.servers_table(
+        engines.server_runs("vllm", 2), ["triton", "solution"]
+    )
     (row_of_1, row_of_8) = table.rows
     assert row_of_1[:3] == [1, "-", "2.000"]
     assert row_of_8 == [8, "4.000", "3.000 (-25.0%)", "40.0", "30.0", "250", "333"]
@@ -44,7 +46,7 @@ def test_a_table_has_the_runs_of_its_model_and_dates(written):
     others = [run("triton", 8, 9.0, date="2026-11-27"), run("triton", 8, 9.0, layers=3)]
     written("vllm.jsonl", [run("triton", 8, 4.0), *others])
 
-    runs = engines.vllm_runs(2, until="2026-11-27")
+    runs = engines.server_runs("vllm", 2, until="2026-11-27")
     (row,) = engines.servers_table(runs, ["triton"]).rows
     assert row[:2] == [8, "4.000"]
 

@@ -12,6 +12,7 @@ from moebench.reports.layer_times import (
     all_reduce_tables,
     over_fp8_table,
     peer_tables,
+    rows_of,
 )
 from moebench.reports.table import as_cell
 
@@ -60,6 +61,12 @@ def read_lines(tmp_path):
         return schema.read_lines(file, model)
 
     return read
+
+
+@pytest.fixture
+def peer_rows(read_lines):
+    """A function of the lines of a record that returns the rows of the peers' points in it."""
+    return lambda *lines: rows_of(read_lines(PeerPoint, *lines))
 
 
 def times(entries):
@@ -115,11 +122,11 @@ def test_every_recorded_run_is_a_row_of_its_own():
 # With MXFP4 experts
 
 
-def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
+def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(peer_rows):
     theirs = PEER | {"peer": "theirs", "us": 250.0}
     again = PEER | {"card": 2, "us": 210.0}
     one_token = PEER | {"tokens": 1, "us": 40.0}
-    (table,) = peer_tables(read_lines(PeerPoint, theirs, PEER, again, one_token))
+    (table,) = peer_tables(peer_rows(theirs, PEER, again, one_token))
     assert table.head == ["T", "theirs", "ours"]
 
     assert {row[0]: times(row[1:]) for row in table.rows} == {
@@ -128,18 +135,18 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(read_lines):
     }
 
 
-def test_definitions_have_tables_of_their_own(read_lines):
+def test_definitions_have_tables_of_their_own(peer_rows):
     other = PEER | {"definition": "another-mxfp4"}
-    assert len(peer_tables(read_lines(PeerPoint, PEER, other))) == 2
+    assert len(peer_tables(peer_rows(PEER, other))) == 2
 
 
-def test_a_wrong_output_of_a_peer_is_marked_and_never_the_fastest(read_lines):
+def test_a_wrong_output_of_a_peer_is_marked_and_never_the_fastest(peer_rows):
     wrong = PEER | {"peer": "theirs", "us": 150.0, "matched": {"relaxed": 0.84}}
-    (table,) = peer_tables(read_lines(PeerPoint, PEER, wrong))
+    (table,) = peer_tables(peer_rows(PEER, wrong))
     assert times(table.rows[0][1:]) == [("0.200", "best"), ("0.150, wrong", "")]
 
 
-def test_a_peer_is_compared_with_its_fp8_layer_on_the_gpus_that_timed_both(read_lines):
+def test_a_peer_is_compared_with_its_fp8_layer_on_the_gpus_that_timed_both(peer_rows):
     in_fp8 = {"peer": "ours, in FP8", "us": 100.0}
     another = PEER | {"tokens": 32, "definition": "another-mxfp4", "us": 60.0}
     points = [
@@ -153,7 +160,7 @@ def test_a_peer_is_compared_with_its_fp8_layer_on_the_gpus_that_timed_both(read_
         another,
         another | in_fp8,
     ]
-    table = over_fp8_table(read_lines(PeerPoint, *points))
+    table = over_fp8_table(peer_rows(*points))
     assert table.head == ["definition", "peer", "T=8", "T=32"]
     assert table.rows == [
         ["another-mxfp4", "ours", "-", "0.60"],

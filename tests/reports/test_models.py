@@ -67,7 +67,9 @@ def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
         trace("slow", 8, status="RUNTIME_ERROR", definition=shard),
     ]
     rows = rows_of(tmp_path, traces)
-    bound, fast, slow = models.times_table(models.measured_shards(rows)).rows
+    bound, fast, slow = models.times_table(
+        models.measured_layers(rows, models.is_shard)
+    ).rows
 
     bound_ms, *_ = rows.bound_ms[rows.tokens == 1]
     assert bound[:3] == ["DeepSeek-V3 TP8", "bound", f"{bound_ms:.3f}"]
@@ -93,7 +95,7 @@ def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
     ]
     rows = rows_of(tmp_path, traces)
     bound = rows.groupby("tokens").bound_ms.first()
-    table = models.ahead_table(models.measured_whole(rows))
+    table = models.ahead_table(models.measured_layers(rows, models.is_whole))
     assert texts(table) == [
         "GLM-5 EP8",
         "hopper_fused, deepgemm",
@@ -106,13 +108,15 @@ def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
 def test_layers_of_whole_experts_are_neither_shards_nor_the_main_definition(tmp_path):
     keys = ["full", "glm-5-ep8", "deepseek-v3-tp8"]
     traces = [trace("fast", 1, 0.5, definition=definition_name(key)) for key in keys]
-    whole = models.measured_whole(rows_of(tmp_path, traces))
+    whole = models.measured_layers(rows_of(tmp_path, traces), models.is_whole)
     assert [each.layer.key for each in whole] == ["glm-5-ep8"]
 
 
 def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
-    assert models.times_table(models.measured_shards(rows)).sections == []
+    assert (
+        models.times_table(models.measured_layers(rows, models.is_shard)).sections == []
+    )
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):

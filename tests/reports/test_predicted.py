@@ -7,7 +7,7 @@ from moebench.models.layer import layer_of
 from moebench.reports import predicted, served
 
 RECORDS = [record for record in served.recorded() if record.has_bound]
-BY_KEY = {predicted.recorded_layer(record).key: record for record in RECORDS}
+BY_KEY = {record.head.model_layer.key: record for record in RECORDS}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_another_layer_takes_as_many_times_its_bound_as_the_nearest(table_of):
     layer = layer_of("glm-5-ep8")
     ((_, source, ms),) = table_of(layer.key).sections[0]
     nearest = min(RECORDS, key=lambda record: predicted.distance(layer, record))
-    assert source == predicted.recorded_layer(nearest).name
+    assert source == nearest.head.model_layer.name
 
     first, *_ = nearest.points_at(8)
     over_bound = least_ms(nearest) / first.bound_ms
@@ -78,7 +78,7 @@ def test_the_error_is_that_of_predicting_each_record_from_the_others(monkeypatch
     second = BY_KEY["minimax-m2"]
     errors = []
     for record, other in ((first, second), (second, first)):
-        layer = predicted.recorded_layer(record)
+        layer = record.head.model_layer
         measured_ms = predicted.predicted_ms(layer, record, 8)
         ratio = predicted.predicted_ms(layer, other, 8) / measured_ms
         errors.append(abs(ratio - 1))

@@ -1,8 +1,10 @@
 """Figures in sentences: recomputed, or found to have no source."""
 
 import pytest
+from moebench.core import paths
 from moebench.reports.docs import sentences
 from moebench.reports.docs.computed import FUNCTIONS as FUNCTIONS_OF_PAGES
+from moebench.reports.docs.page import read_pages
 
 PAGE = """# A
 
@@ -149,10 +151,22 @@ def test_every_listed_sentence_is_computed_by_a_function_or_is_no_measurement():
 
 def test_no_figure_of_this_repository_is_without_source():
     """No figure is computed here, and so none compared: `moebench docs --check` does that."""
-    for page, path in sentences.page_files().items():
-        text = path.read_text()
-        of_page = [each for each in sentences.listed() if each.page == page]
-        matches, not_there = sentences.located(sentences.Page(page, text), of_page)
-        covered = [match.span() for _, match in matches]
-        assert not_there == []
-        assert sentences.without_source(sentences.Page(page, text), covered) == []
+    listed = sentences.listed()
+    for page in read_pages(paths.ROOT).values():
+        covered = []
+        for each in listed:
+            if each.page == page.name:
+                (match,) = each.pattern.finditer(page.text)
+                covered.append(range(*match.span()))
+        assert list(sentences.without_source(page, covered)) == []
+
+
+def test_statistics_of_a_series_are_written_in_a_format(root):
+    fields = {"page": "docs/a.md", "text": "{:.0f} to\n{:.0f}% less", "from": "savings"}
+    least_and_greatest = sentences.Sentence(**fields, show=["min", "max"])
+    functions = FUNCTIONS | {"savings": lambda: [12.2, 9.6, 17.9]}
+    assert least_and_greatest.numbers(functions) == ["10", "18"]
+    assert problems_of(root, TIME, least_and_greatest, functions=functions) == []
+
+    functions = FUNCTIONS | {"savings": lambda: [12.2, float("nan")]}
+    assert least_and_greatest.numbers(functions) is None

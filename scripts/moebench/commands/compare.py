@@ -188,10 +188,9 @@ def chosen(rows: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
             raise UserError(f"--tolerance: nothing is recorded at {args.tolerance}")
 
     # in the order of `moebench data`, then those that it does not list
-    names = dict.fromkeys([*catalogue.by_name(), *rows.definition])
-    places = {name: place for place, name in enumerate(names)}
+    order = list(dict.fromkeys([*catalogue.by_name(), *rows.definition]))
     return rows.sort_values(
-        "definition", key=lambda each: each.map(places), kind="stable"
+        "definition", key=lambda names: names.map(order.index), kind="stable"
     )
 
 

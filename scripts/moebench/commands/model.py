@@ -21,14 +21,12 @@ from moebench.operators import catalogue
 from moebench.operators.fp8.routed import routed_key
 from moebench.operators.layers import Split
 from moebench.reports.layer_facts import (
-    TOP_K_GIVEN,
     RankLayer,
-    Serving,
+    Servings,
     facts,
     keys_by_form,
     serving_rows,
     servings_of,
-    solutions_serving,
 )
 
 WIDTH = 100  # of a line
@@ -103,7 +101,7 @@ def main(args: argparse.Namespace) -> int:
 
     servings = servings_of(layer)
     if not args.add:
-        rows = [*facts(layer), *serving_rows(layer, servings)]
+        rows = [*facts(layer), *serving_rows(servings)]
         print("\n".join(wrapped(rows)))
     print("\n".join(next_commands(args, layer, servings)))
     return 0
@@ -193,7 +191,7 @@ def wrapped(rows: Facts) -> list[str]:
 
 
 def next_commands(
-    args: argparse.Namespace, layer: RankLayer, servings: list[Serving]
+    args: argparse.Namespace, layer: RankLayer, servings: Servings
 ) -> list[str]:
     """Return commands that can be typed as they are: add the layer, measure it, use it."""
     lines = []
@@ -207,10 +205,12 @@ def next_commands(
     first_key = next(filter(None, keys.values()))
     lines.append(f"moebench run --definition {first_key}")
 
-    (form,) = keys.keys() & set(TOP_K_GIVEN)
-    servers = solutions_serving(form, servings)
+    # an engine routes itself, and each layer has one form for that
+    (form,) = [form for form in keys if form in catalogue.TOP_K_GIVEN]
+    servers = servings.by_form[form]
     if keys[form] and servers:
-        pack = f"moebench pack {servers[0].solution} --package moe --definition {keys[form]}"
+        best, *_ = servers
+        pack = f"moebench pack {best} --package moe --definition {keys[form]}"
         lines.append(f"{pack} && pip install ./moe")
     return lines
 

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 OUT_OF_MEMORY = re.compile(r"(CUDA out of memory\..*? is free\.).*")
 
@@ -35,6 +35,17 @@ def first_line(error: BaseException) -> str:
     """Return 'ValueError: what is wrong': an error's type and the first line of its message."""
     text = f"{type(error).__name__}: {str(error).strip()}"
     return shortened(text.splitlines()[0])
+
+
+def telling_line(output: str, marks: Collection[str] = ()) -> str:
+    """Return the line of a program's output that tells what is wrong: the first with one of these
+    marks, which later ones follow from, or else the last.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for line in lines:
+        if any(mark in line for mark in marks):
+            return line
+    return lines[-1] if lines else "no output"
 
 
 def shortened(line: str) -> str:

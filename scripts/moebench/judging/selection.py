@@ -7,6 +7,8 @@ A layer is named by its key in the catalogue, as "glm-5-ep8" or "small". Those o
 `catalogue.keys_for_gpu` need a GPU; the others are small ones, for a machine without.
 """
 
+from flashinfer_bench import Solution
+
 from moebench.core.arguments import check_cache
 from moebench.core.errors import CannotRun
 from moebench.judging.building import Say, Solutions, build_slow
@@ -21,8 +23,7 @@ def choose_layer(layer_key: str | None, on_gpu: bool, solutions: list[str]) -> s
     """Return layer_key, or where it is None the first layer that is for this device.
 
     solutions: names of those that will run, [] for any. Layers that the first of them serves come
-    before all others. Raises UserError for an unknown solution, CannotRun as
-    `check_device`.
+    before all others. Raises UserError for an unknown solution, CannotRun as `check_device`.
     """
     if layer_key is not None:
         check_device(layer_key, on_gpu)
@@ -98,7 +99,7 @@ def eligible(
 
 
 def why_not_run(
-    name: str, packed: Solutions, layer_key: str, device: Device
+    name: str, packed: dict[str, Solution], layer_key: str, device: Device
 ) -> str | None:
     """Return why a solution cannot be run on a layer here, or None where it can.
 
@@ -116,7 +117,7 @@ def why_not_run(
     why = why_not(manifest.read_manifest(name).serves, form(layer_key), sizes)
 
     # a layer that it serves, for the same kind of machine where there is one
-    needs_gpu = layer_key in catalogue.keys_for_gpu()
-    same_machine = [key for key in packed if is_for(key, needs_gpu)]
+    on_gpu = layer_key in catalogue.keys_for_gpu()
+    same_machine = [key for key in packed if is_for(key, on_gpu)]
     served, *_ = same_machine or packed
     return f"does not serve {layer_key} ({why}); it serves --definition {served}"

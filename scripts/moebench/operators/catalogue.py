@@ -37,6 +37,9 @@ OPERATORS = (
     SHARED_EXPERTS,
 )
 
+# forms of an FP8 layer that are called with the experts of each token
+TOP_K_GIVEN = ("routed", "mxfp4")
+
 
 @cached
 def layer_sizes() -> Layers:
@@ -108,6 +111,11 @@ def form(layer_key: str) -> str | None:
     another operator.
     """
     return operator(layer_key).form
+
+
+def takes_top_k(layer_key: str) -> bool:
+    """Whether an FP8 layer is called with the experts of each token, its router being outside."""
+    return form(layer_key) in TOP_K_GIVEN
 
 
 def names(sizes: Sizes, weights: str = "fp8") -> dict[str, str]:

@@ -2,7 +2,7 @@
 
     solutions/mine/solution.toml   what the solution needs and serves      manifest.py, serves.py
     -> its files, and those of solutions/common/ that they import          gather.py, references.py
-    -> sizes and arguments of one definition, as files among them          problem.py
+    -> the sizes of one definition, as files among them                     problem.py
     -> a FIB Solution for each definition                                  pack.py
     -> those as files of other kinds
        a single folder, for the contest                                    flat.py

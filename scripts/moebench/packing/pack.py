@@ -7,7 +7,6 @@ that problem.py writes, with the sizes of the layer. A run packs what it judges 
 """
 
 import json
-import shutil
 from pathlib import Path, PurePosixPath
 
 from flashinfer_bench import BuildSpec, Solution
@@ -132,7 +131,7 @@ def pack_all(names: list[str]) -> tuple[dict[str, dict[str, Solution]], list[str
 def write_packed(names: list[str]) -> list[Path]:
     """Write packed/<definition>/<name>.json of these solutions; return the files.
 
-    names: [] for all solutions; then everything else in packed/ is removed. Raises what `pack_all`
+    names: [] for all solutions; then all other files in packed/ are removed. Raises what `pack_all`
     raises.
     """
     folder = paths.new_solutions() / "packed"
@@ -153,22 +152,10 @@ def write_packed(names: list[str]) -> list[Path]:
 
 
 def remove_others(folder: Path, files: list[Path]) -> None:
-    """Remove everything but these files from packed/ (folder)."""
-    folders = {file.parent for file in files}
-    for path in folder.glob("*"):
-        if path not in folders:
-            remove(path)
-    for subfolder in folders:
-        for path in subfolder.glob("*"):
-            if path not in files:
-                remove(path)
-
-
-def remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    """Remove all other files from packed/ (folder)."""
+    for path in set(folder.rglob("*")).difference(files):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
 
 
 def repository_paths(name: str) -> dict[str, PurePosixPath]:

@@ -1,10 +1,9 @@
 """Write the files that differ from definition to definition, so that no kernel branches on a size.
 pack.py calls `packed_text` for every file of a solution.
 
-    problem.cuh, problem.py                  sizes, the router inside, the activation
-    interface.cuh, interface.py              how the caller hands over routing, weights and scales
-    weights.cuh                              the weights' format
-    argument_table.cuh, argument_table.py    the arguments (argument_tables.py)
+    problem.cuh, problem.py        sizes, the router inside, the activation
+    interface.cuh, interface.py    how the caller hands over routing, weights and scales
+    weights.cuh                    the weights' format
 
 problem.cuh has lines like `constexpr int kHidden = 7168;`, problem.py like `HIDDEN_SIZE = 7168`.
 In solutions/common/ these files are those of the first definition; packing replaces them.
@@ -18,11 +17,19 @@ from pathlib import PurePosixPath
 
 from moebench.operators import catalogue
 from moebench.operators.fp8 import swiglu
-from moebench.packing import argument_tables
 
-NAMES = argument_tables.SIZES_IN_CPP  # size -> its name in C++
+SIZES_IN_CPP = {
+    "num_experts": "kNumExperts",
+    "num_local_experts": "kNumLocalExperts",
+    "num_shared_experts": "kNumSharedExperts",
+    "top_k": "kTopK",
+    "num_groups": "kRoutingGroups",
+    "kept_groups": "kKeptGroups",
+    "hidden_size": "kHidden",
+    "intermediate_size": "kIntermediate",
+}
 # Constant -> its name in C++. In Python its name is the key in capitals.
-SYMBOLS = NAMES | {
+SYMBOLS = SIZES_IN_CPP | {
     "renorm": "kRenorm",
     # of the activation (operators/fp8/swiglu.py)
     "swiglu_limit": "kSwigluLimit",
@@ -36,15 +43,13 @@ SYMBOLS = NAMES | {
     "mxfp4_weights": "kMxfp4Weights",
 }
 CPP_TYPES = {bool: "bool", int: "int", float: "float"}
-CONSTANTS = [
+FILES = [
     "common/host/problem.py",
     "common/cuda/layer/problem.cuh",
     "common/host/interface.py",
     "common/cuda/layer/interface.cuh",
     "common/cuda/layer/weights.cuh",
 ]
-TABLES = [argument_tables.PYTHON_FILE, argument_tables.CPP_FILE]
-FILES = [*CONSTANTS, *TABLES]
 NOTE = "Packing writes this file for other definitions."
 
 
@@ -53,9 +58,7 @@ def packed_text(path: str, layer_key: str, text: str = "") -> str:
 
     path: in the packed solution. text: the one in solutions/; for one of FILES it may be left out.
     """
-    if path in TABLES:
-        return text or argument_tables.table_text(path)
-    if path in CONSTANTS:
+    if path in FILES:
         file = PurePosixPath(path)
         title = f"{file.stem}: {catalogue.definition_name(layer_key)}."
         in_language = in_cpp if file.suffix == ".cuh" else in_python
@@ -89,13 +92,13 @@ def constants_of(file: str, layer_key: str) -> dict[str, float]:
     """Return constant -> value of a definition. file: "problem", "interface" or "weights"."""
     if file == "interface":
         # all three go together today
-        routed = catalogue.form(layer_key) in ("routed", "mxfp4")
+        routed = catalogue.takes_top_k(layer_key)
         return dict.fromkeys(("routed", "gate_first", "scales_row_major"), routed)
     if file == "weights":
         return {"mxfp4_weights": layer_key in catalogue.mxfp4()}
 
     layer = catalogue.layer_sizes()[layer_key]
-    constants = {key: layer[key] for key in NAMES}
+    constants = {key: layer[key] for key in SIZES_IN_CPP}
     constants["renorm"] = layer_key in catalogue.renorm()
     return constants | swiglu.constants(layer)
 

@@ -87,9 +87,8 @@ class Package:
     @property
     def has_adapters(self) -> bool:
         """Return whether engines can call the package: they route, and their tokens are bf16."""
-        return self.has_mxfp4 or (
-            self.has_bf16 and self.layer_key in catalogue.routed()
-        )
+        takes_tokens = self.has_mxfp4 or self.has_bf16
+        return takes_tokens and catalogue.takes_top_k(self.layer_key)
 
 
 def pack_packages(names: list[str], parent: Path, layer_keys: list[str]) -> list[Path]:

@@ -91,7 +91,7 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
     If several rules have the layer's form, it is the last one's reason. form: one of FORMS; None
     for another operator than the FP8 layer.
     """
-    reason = without_rule(rules, form)
+    reason = why_no_rule(rules, form)
     for rule in rules:
         if form in rule.forms:
             reason = rule.refusal(layer)
@@ -100,7 +100,7 @@ def why_not(rules: list[Rule], form: str | None, layer: dict) -> str | None:
     return reason
 
 
-def without_rule(rules: list[Rule], form: str | None) -> str:
+def why_no_rule(rules: list[Rule], form: str | None) -> str:
     """Return why a layer is not taken whose form no rule has."""
     if form == "mxfp4":
         return "weights: has MXFP4, takes FP8"

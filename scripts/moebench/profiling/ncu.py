@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from moebench.core.errors import CannotRun
+from moebench.core.errors import CannotRun, telling_line
 from moebench.judging.gpu_clock import MARK
 from moebench.profiling.record import Counters, WorkloadProfile
 from moebench.profiling.stages import UNASSIGNED, plain_name, stage_of
@@ -35,6 +35,7 @@ METRICS = {
     "tensor_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
+FAULTS = ("ERROR", "Error:")  # in the lines of ncu and of Python that say what is wrong
 TIME_UNITS = {"ns", "nsecond"}  # spellings of nanoseconds in several versions of ncu
 OPTIONS = [
     *("--csv", "--print-kernel-base", "function", "--print-units", "base"),
@@ -65,20 +66,10 @@ def record(solution: str, layer_key: str, workloads: list[str]) -> str:
         report = log.read_text(encoding="utf-8") if log.exists() else ""
 
     if done.returncode:
-        cause = error_in(done.stdout + done.stderr + report)
+        output = done.stdout + done.stderr + report
+        cause = telling_line(output, FAULTS)
         raise CannotRun(f"ncu: exit status {done.returncode}: {cause}")
     return report
-
-
-def error_in(output: str) -> str:
-    """Return the first line that says it is an error, which later ones follow from, or else the
-    last line.
-    """
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    for line in lines:
-        if "ERROR" in line or "Error:" in line:
-            return line
-    return lines[-1] if lines else "no output"
 
 
 def by_workload(report: str, count: int) -> list[pd.DataFrame]:

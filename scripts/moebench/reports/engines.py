@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from moebench.core import paths
-from moebench.reports.table import Cell, Table, decimal
+from moebench.reports.table import Table, decimal, decimals, frame_rows
 
 ENGINES = paths.RECORDS / "engines"
 EXPERTS_BY = {
@@ -56,31 +56,28 @@ def json_lines(name: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def vllm_runs(layers: int, since: str = "", until: str = "~") -> pd.DataFrame:
-    """Return the runs of vLLM's client on servers of so many layers, a row for each run.
+def server_runs(
+    server: str, layers: int, since: str = "", until: str = "~"
+) -> pd.DataFrame:
+    """Return the runs of an engine's client on servers of so many layers, a row for each run.
 
+    server: of which engine, "vllm" or "sglang_servers", as a file of records/engines/ is called.
     since, until: of the runs' dates, "2026-11-27 07:13"; until is not included.
     """
-    runs = server_runs("vllm.jsonl", layers)
-    return runs[(runs.date >= since) & (runs.date < until)]
+    runs = pd.json_normalize(json_lines(f"{server}.jsonl"))
+    of_model = runs[runs["model.num_hidden_layers"] == layers]
+    return of_model[(of_model.date >= since) & (of_model.date < until)]
 
 
-def sglang_server_runs(layers: int) -> pd.DataFrame:
-    """Return the runs of SGLang's client on servers of so many layers, a row for each run."""
-    return server_runs("sglang_servers.jsonl", layers)
-
-
-def server_runs(name: str, layers: int) -> pd.DataFrame:
-    """Return the runs of a client, in a file of records/engines/, on servers of so many layers."""
-    runs = pd.json_normalize(json_lines(name))
-    return runs[runs["model.num_hidden_layers"] == layers]
-
-
-def with_change(value: float, before: float, digits: int) -> str:
-    """Return "3.545 (-9.7%)": a value and its change against another one. Either may be NaN."""
-    if pd.isna(value) or pd.isna(before):
-        return decimal(value, digits)
-    return f"{decimal(value, digits)} ({value / before - 1:+.1%})"
+def texts(values: pd.Series, digits: int, before: pd.Series | None = None) -> pd.Series:
+    """Return numbers as texts, with their changes against others: "3.545 (-9.7%)"; without where
+    there is no other number.
+    """
+    numbers = decimals(values, digits)
+    if before is None:
+        return numbers
+    changes = (values / before - 1).map(" ({:+.1%})".format, na_action="ignore")
+    return numbers + changes.reindex(values.index).fillna("")
 
 
 def servers_table(runs: pd.DataFrame, backends: list[str]) -> Table:
@@ -89,100 +86,77 @@ def servers_table(runs: pd.DataFrame, backends: list[str]) -> Table:
     backends: keys of EXPERTS_BY; the others' times are compared with the first one's.
     """
     keys = [quantity.key for quantity in QUANTITIES]
-    medians = runs.groupby(["concurrency", "backend"])[keys].median()
-
-    head = ["concurrency"]
+    medians = runs.groupby(["concurrency", "backend"])[keys].median().unstack()
+    table = pd.DataFrame(index=medians.index.astype(int))
     for quantity in QUANTITIES:
-        head += [f"{quantity.name}, {EXPERTS_BY[backend]}" for backend in backends]
-
-    rows = []
-    for concurrency in sorted(runs.concurrency.unique()):
-        row = [int(concurrency)]
-        for quantity in QUANTITIES:
-            values = medians.loc[concurrency, quantity.key]
-            row += cells_of_backends(values.reindex(backends), quantity)
-        rows.append(row)
-    return Table(head, [rows], word_columns=0)
-
-
-def cells_of_backends(values: pd.Series, quantity: Quantity) -> list[str]:
-    """Return the texts of one quantity of each backend."""
-    first, *others = values
-    texts = [decimal(first, quantity.digits)]
-    for value in others:
-        if quantity.compared:
-            texts.append(with_change(value, first, quantity.digits))
-        else:
-            texts.append(decimal(value, quantity.digits))
-    return texts
+        first, *others = backends
+        values = medians[quantity.key]
+        before = values[first] if quantity.compared else None
+        name = quantity.name
+        table[f"{name}, {EXPERTS_BY[first]}"] = texts(values[first], quantity.digits)
+        for backend in others:
+            column = texts(values[backend], quantity.digits, before)
+            table[f"{name}, {EXPERTS_BY[backend]}"] = column
+    return Table.of_frame(table.reset_index(), word_columns=0)
 
 
 def logprobs_table() -> Table:
     """Return how far logprobs are from those with experts in bf16, a row for each kernel."""
     records = [record for record in json_lines("vllm.jsonl") if "logprobs" in record]
+    records.sort(key=lambda record: list(PROMPTS).index(record["logprobs"]))
     rows = []
-    for prompts, length in PROMPTS.items():
-        for record in records:
-            if record["logprobs"] != prompts:
-                continue
-            experts_by = EXPERTS_BY[record["backend"]]
-            name = f"{experts_by}, {record['positions']} tokens, {length} prompts"
-            same_best = f"{record['same_best']:.1%}"
-            row = [
-                name,
-                decimal(record["median"], 4),
-                decimal(record["p99"], 3),
-                same_best,
-            ]
-            rows.append(row)
+    for record in records:
+        experts_by = EXPERTS_BY[record["backend"]]
+        length = PROMPTS[record["logprobs"]]
+        row = [
+            f"{experts_by}, {record['positions']} tokens, {length} prompts",
+            decimal(record["median"], 4),
+            decimal(record["p99"], 3),
+            f"{record['same_best']:.1%}",
+        ]
+        rows.append(row)
     return Table(["", "median", "99th percentile", "same best token"], [rows])
 
 
 def sglang_runs() -> pd.DataFrame:
-    """Return the medians of SGLang's runs, a row for what computes the experts, Triton first.
+    """Return the medians of SGLang's runs, a row for what computes the experts.
 
     A second start of "triton" is called "triton_2". Times in ms; `experts` and `share` have a
     column for prefill and one for decode.
     """
     runs = pd.json_normalize(json_lines("sglang.jsonl"))
-    runs["experts_by"] = runs.run_name.str.replace(r"_\d$", "", regex=True)
     for step in ("prefill", "decode"):
-        experts_ms = runs[f"experts_ms.{step}"]
-        step_ms = runs[f"step_ms.{step}"]
-        runs[f"share.{step}"] = experts_ms / step_ms
-    return runs.drop(columns="run_name").groupby("experts_by").median()
+        runs[f"share.{step}"] = runs[f"experts_ms.{step}"] / runs[f"step_ms.{step}"]
+    experts_by = runs.run_name.str.replace(r"_\d$", "", regex=True)
+    return runs.drop(columns="run_name").groupby(experts_by).median()
 
 
 def sglang_table(layers: int) -> Table:
-    """Return a row for what computes the experts. layers: of the model."""
-    runs = sglang_runs()
-    theirs = runs.loc["triton"]
-    rows = []
-    for name in ["triton", *runs.index.drop("triton")]:
-        run = runs.loc[name]
-        row = [Cell(EXPERTS_BY.get(name, name))]
-        for key, digits in (("prefill_latency", 1), ("median_decode_latency", 3)):
-            ms = 1e3 * run[key]
-            if name == "triton":
-                row.append(decimal(ms, digits))
-            else:
-                row.append(with_change(ms, 1e3 * theirs[key], digits))
-        row.append(decimal(run.overall_throughput, 0))
-        row.append(decimal(run["experts_ms.prefill"] / layers, 2))
-        row.append(decimal(run["experts_ms.decode"] / layers, 4))
-        row += [f"{run[f'share.{step}']:.1%}" for step in ("prefill", "decode")]
-        rows.append(row)
-
+    """Return a row for what computes the experts, Triton first. layers: of the model."""
+    medians = sglang_runs()
+    others = medians.index.drop("triton")
+    runs = medians.loc[["triton", *others]]
+    before = runs.loc[["triton"] * len(others)].set_axis(others)
+    prefill = "prefill_latency"
+    decode = "median_decode_latency"
+    columns = [
+        texts(1e3 * runs[prefill], 1, 1e3 * before[prefill]),
+        texts(1e3 * runs[decode], 3, 1e3 * before[decode]),
+        texts(runs.overall_throughput, 0),
+        texts(runs["experts_ms.prefill"] / layers, 2),
+        texts(runs["experts_ms.decode"] / layers, 4),
+        decimals(100 * runs["share.prefill"], 1, "%"),
+        decimals(100 * runs["share.decode"], 1, "%"),
+    ]
+    table = pd.concat(columns, axis="columns").rename(index=EXPERTS_BY)
     head = [
         "experts by",
         "prefill ms",
         "decode ms a token",
         "tokens/s, prompt and output",
-    ]
-    head += [
         "experts' ms a layer, prefill",
         "decode",
         "share of kernel time, prefill",
         "decode",
     ]
-    return Table(head, [rows])
+    return Table(head, [frame_rows(table.reset_index())])

@@ -33,8 +33,6 @@ from moebench.results import measurements
 from moebench.results.summary import by_solution
 
 TOKENS = (1, 64, 4096)  # for which bounds are shown
-# forms that are called with the experts of each token
-TOP_K_GIVEN = ("routed", "mxfp4")
 MOST_LISTED = 8  # of the fields that are not understood
 
 
@@ -172,42 +170,57 @@ def listed(fields: dict[str, object]) -> str:
 
 
 @dataclass(frozen=True)
-class Serving:
-    """Whether a solution serves a layer, in each of the layer's forms, and how fast it is.
+class Servings:
+    """Which solutions for FP8 layers serve a layer, and how fast they are; the best are first.
 
-    why_not: form -> why the solution does not serve it, None where it does. over_bound: form ->
-    recorded latency over the bound, without forms that are not recorded. elsewhere: the latency
-    over the bound on the catalogue's first definition, if no solution is recorded on this layer.
+    by_form: form of the layer -> solution that serves it -> recorded latency over the bound, None
+    where that is not recorded. why_not: solution that serves no form -> the reason.
     """
 
-    solution: str
-    why_not: dict[str, str | None]
-    over_bound: dict[str, float]
-    elsewhere: float | None
+    by_form: dict[str, dict[str, float | None]]
+    why_not: dict[str, str]
 
 
-def servings_of(layer: RankLayer) -> list[Serving]:
-    """Return a Serving of each solution for FP8 layers, the best first."""
-    recorded = {form: over_bound(key) for form, key in layer.keys.items() if key}
-    elsewhere = {}
-    if not any(recorded.values()):
-        first_key, *_ = catalogue.layer_sizes()
-        elsewhere = over_bound(first_key)
-
-    servings = []
+def servings_of(layer: RankLayer) -> Servings:
+    """Return which solutions serve a layer."""
+    keys = layer.keys.items()
+    recorded = {form: over_bound(key) for form, key in keys if key}
+    reasons_of = {}
     for name, solution in manifest.readable_manifests().items():
-        serves_fp8_layers = any(map(catalogue.form, solution.definitions))
-        if not solution.serves and not serves_fp8_layers:
-            continue
+        if solution.serves or any(map(catalogue.form, solution.definitions)):
+            reasons_of[name] = reasons(solution, layer)
 
-        ratios = {}
-        for form, ratio_of_solution in recorded.items():
-            if name in ratio_of_solution:
-                ratios[form] = ratio_of_solution[name]
-        why_not_served = reasons(solution, layer)
-        serving = Serving(name, why_not_served, ratios, elsewhere.get(name))
-        servings.append(serving)
-    return sorted(servings, key=best_first)
+    servings = Servings({form: {} for form in layer.keys}, {})
+    for name in best_first(reasons_of, list(recorded.values())):
+        refused = reasons_of[name]
+        for form, reason in refused.items():
+            if reason is None:
+                ratio = recorded.get(form, {}).get(name)
+                servings.by_form[form][name] = ratio
+        if all(refused.values()):
+            servings.why_not[name] = most_telling(list(refused.values()))
+    return servings
+
+
+def best_first(
+    reasons_of: dict[str, dict[str, str | None]], recorded: list[dict[str, float]]
+) -> list[str]:
+    """Return solutions sorted: first those that serve more forms, then the faster on this layer, or
+    where none is recorded on it the faster on the catalogue's first definition.
+
+    reasons_of: solution -> its `reasons`. recorded: for each form solution -> latency over the
+    bound.
+    """
+    if not any(recorded):
+        first_key, *_ = catalogue.layer_sizes()
+        recorded = [over_bound(first_key)]
+
+    def place(solution: str) -> tuple[int, float, str]:
+        refusals = list(filter(None, reasons_of[solution].values()))
+        ratios = [each.get(solution, math.inf) for each in recorded]
+        return len(refusals), min(ratios), solution
+
+    return sorted(reasons_of, key=place)
 
 
 def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | None]:
@@ -217,7 +230,7 @@ def reasons(solution: manifest.Manifest, layer: RankLayer) -> dict[str, str | No
         by_form[form] = None
         if key not in solution.definitions:
             sizes = layer.sizes
-            if form in TOP_K_GIVEN:
+            if form in catalogue.TOP_K_GIVEN:
                 # then a solution sees no groups, and shared experts as others
                 sizes = after_routing(sizes)
             by_form[form] = why_not(solution.serves, form, sizes)
@@ -243,60 +256,38 @@ def over_bound(key: str) -> dict[str, float]:
     return by_solution(here).over_bound.dropna().to_dict()
 
 
-def best_first(serving: Serving) -> tuple[int, float, float, str]:
-    """Return a key to sort by: first those that serve more forms, then the faster on this layer,
-    then the faster on the first definition.
-    """
-    refused = [reason for reason in serving.why_not.values() if reason]
-    here = min(serving.over_bound.values(), default=math.inf)
-    elsewhere = serving.elsewhere or math.inf
-    return len(refused), here, elsewhere, serving.solution
-
-
-def serving_rows(layer: RankLayer, servings: list[Serving]) -> Facts:
+def serving_rows(servings: Servings) -> Facts:
     """Return a row for each form with the solutions that serve it, and a row with those that serve
     no form and why.
     """
     rows = []
-    for form in layer.keys:
-        name = "served, top-k given" if form in TOP_K_GIVEN else "served, with router"
-        rows.append((name, served_by(form, servings)))
-    if any(serving.over_bound for serving in servings):
+    is_recorded = False
+    for form, servers in servings.by_form.items():
+        is_given = form in catalogue.TOP_K_GIVEN
+        name = "served, top-k given" if is_given else "served, with router"
+        rows.append((name, served_by(servers)))
+        is_recorded = is_recorded or any(servers.values())
+    if is_recorded:
         rows.append(
             ("", "(recorded latency over the bound, geometric mean over workloads)")
         )
 
     refusing = defaultdict(list)  # reason -> solutions
-    for serving in servings:
-        refusals = list(serving.why_not.values())
-        if all(refusals):
-            refusing[most_telling(refusals)].append(serving.solution)
-    texts = []
-    for reason, solutions in refusing.items():
-        names = ", ".join(solutions)
-        texts.append(f"{names} ({reason})")
+    for solution, reason in servings.why_not.items():
+        refusing[reason].append(solution)
+    texts = [f"{', '.join(names)} ({reason})" for reason, names in refusing.items()]
     if texts:
         rows.append(("not served by", "; ".join(texts)))
     return rows
 
 
-def served_by(form: str, servings: list[Serving]) -> str:
+def served_by(servers: dict[str, float | None]) -> str:
     """Return the solutions that serve a form, the fastest first, with latency over the bound."""
-    servers = solutions_serving(form, servings)
-    servers.sort(key=lambda serving: serving.over_bound.get(form, math.inf))
-
     texts = []
-    for serving in servers:
-        text = serving.solution
-        if form in serving.over_bound:
-            text += f" {serving.over_bound[form]:.2f}"
-        texts.append(text)
+    for name in sorted(servers, key=lambda name: servers[name] or math.inf):
+        ratio = servers[name]
+        texts.append(f"{name} {ratio:.2f}" if ratio else name)
     return ", ".join(texts) or "by none"
-
-
-def solutions_serving(form: str, servings: list[Serving]) -> list[Serving]:
-    """Return the solutions that serve a form."""
-    return [serving for serving in servings if serving.why_not[form] is None]
 
 
 def most_telling(reasons: list[str]) -> str:

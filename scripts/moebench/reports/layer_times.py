@@ -8,8 +8,9 @@ records/mxfp4_peers.jsonl  a layer with MXFP4 experts; a way is a peer, kernels 
                            project. Measured by tools/mxfp4_peers.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import TypeVar
+from collections.abc import Collection
+from itertools import groupby
+from operator import attrgetter
 
 import pandas as pd
 
@@ -87,53 +88,54 @@ class PeerPoint(Strict):
         return self.matched["relaxed"] >= TOLERANCES["relaxed"].ratio
 
 
-Point = TypeVar("Point", bound=Strict)
-
-
 def all_reduce_points() -> list[AllReducePoint]:
     """Return the points of records/multi_gpu.jsonl. Raises UserError for a line that is none."""
     return read_lines(paths.MULTI_GPU, AllReducePoint)
 
 
-def peer_points() -> list[PeerPoint]:
-    """Return the points of records/mxfp4_peers.jsonl. Raises UserError for a line that is none."""
-    return read_lines(paths.MXFP4_PEERS, PeerPoint)
+def peer_rows() -> pd.DataFrame:
+    """Return `rows_of` the points of records/mxfp4_peers.jsonl.
+
+    Raises UserError for a line that is none.
+    """
+    return rows_of(read_lines(paths.MXFP4_PEERS, PeerPoint))
+
+
+def rows_of(points: list[PeerPoint]) -> pd.DataFrame:
+    """Return a row for each point: its fields, and whether it `is_right`."""
+    rows = pd.DataFrame([point.model_dump() for point in points])
+    return rows.assign(is_right=[point.is_right for point in points])
 
 
 def all_reduce_tables(points: list[AllReducePoint]) -> list[Table]:
     """Return a table for each GPU, layer, split and number of ranks, most ranks first: us."""
     in_order = sorted(points, key=lambda point: (*point.table_key, point.tokens))
     tables = []
-    for group in grouped(in_order, lambda point: point.table_key):
+    for _, group in groupby(in_order, attrgetter("table_key")):
+        group = list(group)
         tokens = [point.tokens for point in group]
         times = pd.DataFrame([point.us for point in group], index=tokens)
         tables.append(times_table(times, 1, group[0].title))
     return tables
 
 
-def peer_tables(points: list[PeerPoint]) -> list[Table]:
+def peer_tables(rows: pd.DataFrame) -> list[Table]:
     """Return a table for each GPU and definition: the median ms of each peer over its points."""
     tables = []
-    for group in grouped(points, lambda point: (point.gpu, point.definition)):
-        ms = peer_times(group) / 1e3
-        wrong = {(point.tokens, point.peer) for point in group if not point.is_right}
-        title = f"{group[0].gpu}: {group[0].definition}, ms"
-        tables.append(times_table(ms, 3, title, wrong))
+    for (gpu, definition), points in rows.groupby(["gpu", "definition"], sort=False):
+        wrong = points[~points.is_right]
+        places = set(zip(wrong.tokens, wrong.peer, strict=True))
+        title = f"{gpu}: {definition}, ms"
+        tables.append(times_table(peer_times(points) / 1e3, 3, title, places))
     return tables
 
 
-def over_fp8_table(points: list[PeerPoint]) -> Table:
+def over_fp8_table(rows: pd.DataFrame) -> Table:
     """Return a peer's time over that of its FP8 layer, a row for each definition and peer that was
     timed in FP8, too, a column for each T: the median over the GPUs that timed both.
     """
-    rows = []
-    for point in points:
-        card = (point.definition, point.tokens, point.gpu, point.card)
-        rows.append([*card, point.peer, point.us])
-    keys = ["definition", "T", "gpu", "card"]
-    frame = pd.DataFrame(rows, columns=[*keys, "peer", "us"])
-
-    us = frame.pivot_table(index=keys, columns="peer", values="us", aggfunc="median")
+    card = ["definition", "tokens", "gpu", "card"]
+    us = rows.groupby([*card, "peer"]).us.median().unstack("peer")
     ratios = {}
     for peer in us:
         in_fp8 = f"{peer}, in FP8"
@@ -141,26 +143,16 @@ def over_fp8_table(points: list[PeerPoint]) -> Table:
             ratios[peer] = us[peer] / us[in_fp8]
 
     ratio = pd.DataFrame(ratios).rename_axis(columns="peer").stack().dropna()
-    medians = ratio.groupby(["definition", "peer", "T"]).median().unstack("T")
-    texts = decimals(medians, 2)
+    of_peer = ratio.groupby(["definition", "peer", "tokens"])
+    texts = decimals(of_peer.median().unstack("tokens"), 2)
     texts.columns = token_heads(texts.columns)
     return Table.of_frame(texts.reset_index(), word_columns=2)
 
 
-def peer_times(points: list[PeerPoint]) -> pd.DataFrame:
+def peer_times(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the median us of each peer, a column, at each T; NaN where it was not timed."""
-    rows = [{"T": point.tokens, point.peer: point.us} for point in points]
-    return pd.DataFrame(rows).groupby("T").median()
-
-
-def grouped(
-    points: list[Point], key: Callable[[Point], Hashable]
-) -> Iterable[list[Point]]:
-    """Return lists of points that share a key, in the order of the lists' first points."""
-    groups = {}
-    for point in points:
-        groups.setdefault(key(point), []).append(point)
-    return groups.values()
+    us = rows.groupby(["tokens", "peer"]).us.median().unstack("peer")
+    return us[rows.peer.unique()]
 
 
 def times_table(
@@ -173,14 +165,14 @@ def times_table(
 
     times: NaN where a way was not timed. wrong: (T, way) whose output was wrong.
     """
-    right = times.drop(columns=ALONE, errors="ignore")
+    right = times.assign(**{ALONE: float("nan")})
     table = decimals(times, digits)
     for tokens, way in wrong:
         right.loc[tokens, way] = float("nan")
         table.loc[tokens, way] += ", wrong"
 
     fastest = right.min(axis="columns")
-    for way in right:
+    for way in table:
         texts = table[way]
         is_fastest = right[way] == fastest
         table[way] = texts.mask(is_fastest, texts.map(best_cell))

@@ -1,9 +1,10 @@
 """The pages' tables with a row for each model: which solution to use, and how many times the
 roofline bound it takes, from traces of one layer and from served records of all layers.
 
-docs/pages.py draws these tables of the layers that `measured_layers` and like functions return.
+docs/pages.py draws these tables of the layers that `measured_layers` returns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -56,34 +57,34 @@ class MeasuredLayer:
     rows: pd.DataFrame
 
 
-def measured_layers(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return the layers that have rows on MEASURED_ON, the GPU of the roofline bounds.
+def is_any(layer: ModelLayer) -> bool:
+    return True
+
+
+def is_shard(layer: ModelLayer) -> bool:
+    """Whether a layer has a slice of every expert: that of a tensor-parallel rank."""
+    return layer.split.tensor > 1
+
+
+def is_whole(layer: ModelLayer) -> bool:
+    """Whether a layer's experts are whole. Not so the main layer, which has tables of its own."""
+    return not is_shard(layer) and layer.key != MAIN_LAYER
+
+
+def measured_layers(
+    rows: pd.DataFrame, is_shown: Callable[[ModelLayer], bool] = is_any
+) -> list[MeasuredLayer]:
+    """Return the layers of a kind that have rows on MEASURED_ON, the GPU of the roofline bounds.
 
     rows: of `measurements.load`, of every definition, of one clock.
     """
     on_gpu = rows[rows.hardware == MEASURED_ON]
     measured = []
-    for layer in layers():
+    for layer in filter(is_shown, layers()):
         layer_rows = on_gpu[on_gpu.definition == layer.definition]
         if len(layer_rows):
             measured.append(MeasuredLayer(layer, layer_rows))
     return measured
-
-
-def measured_shards(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return those of `measured_layers` with a slice of every expert: tensor-parallel ranks."""
-    return [each for each in measured_layers(rows) if each.layer.split.tensor > 1]
-
-
-def measured_whole(rows: pd.DataFrame) -> list[MeasuredLayer]:
-    """Return those of `measured_layers` whose experts are whole, but for the main definition, which
-    has tables of its own.
-    """
-    whole = []
-    for each in measured_layers(rows):
-        if each.layer.split.tensor == 1 and each.layer.key != MAIN_LAYER:
-            whole.append(each)
-    return whole
 
 
 def shown_name(layer: ModelLayer) -> str:

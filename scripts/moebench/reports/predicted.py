@@ -11,8 +11,8 @@ import math
 from statistics import median
 
 from moebench.models.expected_bound import expected_bound
-from moebench.models.layer import ModelLayer, layer_of, layers
-from moebench.operators.catalogue import by_name
+from moebench.models.layer import ModelLayer, layers
+from moebench.operators import catalogue
 from moebench.operators.layers import cached
 from moebench.reports.models import SERVED_TOKENS
 from moebench.reports.table import Row, Table, token_heads
@@ -27,11 +27,8 @@ CAPTION = (
 
 def table(records: list[ServedRecord]) -> Table:
     """Return a row for each model's layer of which not all layers were recorded."""
-    record_of_layer = {}
-    for record in records:
-        layer = recorded_layer(record)
-        if record.has_bound and layer is not None:
-            record_of_layer[layer.key] = record
+    of_models = [each for each in records if each.has_bound and each.head.model_layer]
+    record_of_layer = {record.head.model_layer.key: record for record in of_models}
     sources = list(record_of_layer.values())
 
     rows = []
@@ -48,14 +45,9 @@ def table(records: list[ServedRecord]) -> Table:
     return Table(head, [rows], caption=caption, word_columns=2)
 
 
-def recorded_layer(record: ServedRecord) -> ModelLayer | None:
-    """Return the model's layer that a record is of, None where it is of no model."""
-    return layer_of(by_name()[record.head.definition])
-
-
 def table_row(layer: ModelLayer, record: ServedRecord) -> Row:
     """Return a row of the table: the layer, what it is predicted from, and ms."""
-    source = recorded_layer(record)
+    source = record.head.model_layer
     name = source.name
     if source.key == layer.key:
         name += f", {record.head.layers} of {layer.count} layers"
@@ -76,7 +68,7 @@ def predicted_ms(layer: ModelLayer, record: ServedRecord, tokens: int) -> float 
         return None
 
     fastest = timed[0]
-    if recorded_layer(record).key == layer.key:
+    if record.head.model_layer.key == layer.key:
         ms_of_layer = fastest.ms / record.head.layers
         return ms_of_layer * layer.count
     over_bound = fastest.ms / fastest.bound_ms
@@ -92,7 +84,7 @@ def predicted_notes(record: ServedRecord) -> list[str]:
     if not on_gpu or not head.of_model or head.layers >= head.of_model:
         return []
 
-    layer = recorded_layer(record)
+    layer = record.head.model_layer
     texts = []
     for tokens in record.tokens:
         ms = predicted_ms(layer, record, tokens)
@@ -107,8 +99,7 @@ def predicted_notes(record: ServedRecord) -> list[str]:
 @cached
 def mean_bound(key: str, tokens: int) -> float:
     """Return the roofline bound of one layer in ms, a mean over routings."""
-    layer = layer_of(key)
-    return expected_bound(tokens, layer.sizes).ms
+    return expected_bound(tokens, catalogue.layer_sizes()[key]).ms
 
 
 def nearest_record(layer: ModelLayer, records: list[ServedRecord]) -> ServedRecord:
@@ -118,7 +109,7 @@ def nearest_record(layer: ModelLayer, records: list[ServedRecord]) -> ServedReco
 
 def distance(layer: ModelLayer, record: ServedRecord) -> float:
     """Return how far apart the bounds of two layers are: factors of e, summed over token counts."""
-    recorded = recorded_layer(record)
+    recorded = record.head.model_layer
     total = 0.0
     for tokens in SERVED_TOKENS:
         factor = mean_bound(layer.key, tokens) / mean_bound(recorded.key, tokens)
@@ -135,7 +126,7 @@ def accuracy(records: list[ServedRecord]) -> str:
 
     errors = []
     for record in records:
-        layer = recorded_layer(record)
+        layer = record.head.model_layer
         others = [each for each in records if each is not record]
         source = nearest_record(layer, others)
         for tokens in SERVED_TOKENS:

@@ -6,7 +6,7 @@ and at the end a table for each definition, a row for each solution. commands/ru
 inside `shown`, and calls the function that it yields for each outcome.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -143,18 +143,13 @@ def show_tables(plan: Plan, outcomes: list[Outcome], console: Console) -> None:
     """Print the tables of each definition, and where its traces are."""
     for part in plan.parts.values():
         name = part.definition.name
-        of_part = []
-        for outcome in outcomes:
-            if outcome.task.definition_name == name:
-                of_part.append(outcome)
+        of_part = [each for each in outcomes if each.task.definition_name == name]
         for table in tables(plan, part, of_part):
             print_line(console, table.title)
             console.print(InTerminal(replace(table, title="")))
 
-        saved = 0
-        for outcome in of_part:
-            if part.keeps(outcome.task):
-                saved += len(outcome.evaluated)
+        kept = [outcome for outcome in of_part if part.keeps(outcome.task)]
+        saved = sum(len(outcome.evaluated) for outcome in kept)
         if saved:
             print_line(console, f"{saved} traces saved in {part.path}")
 
@@ -166,31 +161,25 @@ def tables(plan: Plan, part: Part, outcomes: list[Outcome]) -> Iterator[Table]:
     traces = list(part.kept)
     for outcome in outcomes:
         traces += [result.trace for result in outcome.evaluated.values()]
+    rows = rows_of_part(part, traces)
 
-    by_device = defaultdict(list)
-    for trace in traces:
-        by_device[trace.evaluation.environment.hardware].append(trace)
-    if outcomes and not by_device:
-        by_device[plan.device.hardware] = []
-
-    for hardware, of_device in by_device.items():
-        yield table(plan, part, hardware, of_device, outcomes)
+    devices = list(rows.hardware.unique())
+    if outcomes and not devices:
+        devices = [plan.device.hardware]
+    for hardware in devices:
+        yield table(plan, part, hardware, rows[rows.hardware == hardware], outcomes)
 
 
 def table(
-    plan: Plan, part: Part, hardware: str, traces: list[Trace], outcomes: list[Outcome]
+    plan: Plan, part: Part, hardware: str, rows: pd.DataFrame, outcomes: list[Outcome]
 ) -> Table:
     """Return a row for each solution, and below it what failed and what was skipped.
 
-    Means are arithmetic, over the workloads that passed.
+    Means are arithmetic, over the workloads that passed. rows: of `rows_of_part`.
     """
-    rows = rows_of_part(part, traces)
     figures = figures_of(plan, rows)
-    missing = missing_workloads(rows, outcomes)
-
-    passed = [passed_cell(rows, name, missing[name]) for name in part.solutions]
     shown = figures.reindex(part.solutions).reset_index(names="solution")
-    shown.insert(1, "passed", passed)
+    shown.insert(1, "passed", passed_cells(part, rows, outcomes))
 
     notes = captions(figures.columns)
     for outcome in outcomes:
@@ -204,7 +193,7 @@ def table(
 
 
 def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:
-    """Return a row for each solution and workload, merged from all runs by
+    """Return a row for each solution, workload and GPU, merged from all runs by
     `measurements.merge_runs`.
 
     solution: the name in the plan. tied: whether it is the fastest on the workload, or tied with
@@ -213,35 +202,26 @@ def rows_of_part(part: Part, traces: list[Trace]) -> pd.DataFrame:
     names = {packed.name: name for name, packed in part.solutions.items()}
     rows = rows_from(traces)
     rows["solution"] = [names.get(trace.solution, trace.solution) for trace in traces]
-    rows = with_ranges(merge_runs(rows, ["solution", "uuid"]))
-    rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.uuid])
+    rows = with_ranges(merge_runs(rows, ["hardware", "solution", "uuid"]))
+    rows["tied"] = tied_with_fastest(rows, rows.ms, [rows.hardware, rows.uuid])
     return rows
 
 
-def missing_workloads(rows: pd.DataFrame, outcomes: list[Outcome]) -> Counter:
-    """Return solution -> on how many workloads it was to be evaluated and never was.
-
-    rows: of `rows_of_part`.
+def passed_cells(part: Part, rows: pd.DataFrame, outcomes: list[Outcome]) -> list[Cell]:
+    """Return on how many workloads each solution passed, of how many it was to be evaluated on:
+    "17/19".
     """
-    lost = set()
+    asked = set(zip(rows.solution, rows.uuid, strict=True))
     for outcome in outcomes:
-        uuid = outcome.task.workload.uuid
-        lost.update((name, uuid) for name in outcome.lost)
+        asked.update((name, outcome.task.workload.uuid) for name in outcome.lost)
+    asked_of = Counter(name for name, _ in asked)
+    passed_of = Counter(rows.solution[rows.passed])
 
-    evaluated = set(zip(rows.solution, rows.uuid, strict=True))
-    return Counter(name for name, _ in lost - evaluated)
-
-
-def passed_cell(rows: pd.DataFrame, solution: str, missing: int) -> Cell:
-    """Return on how many workloads a solution passed, of how many: "17/19".
-
-    missing: on how many it was never evaluated.
-    """
-    verdicts = rows.passed[rows.solution == solution]
-    passed = verdicts.sum()
-    asked = len(verdicts) + missing
-    mark = "good" if passed == asked else "failed"
-    return Cell(f"{passed}/{asked}", mark)
+    cells = []
+    for name in part.solutions:
+        mark = "good" if passed_of[name] == asked_of[name] else "failed"
+        cells.append(Cell(f"{passed_of[name]}/{asked_of[name]}", mark))
+    return cells
 
 
 def figures_of(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:

@@ -7,8 +7,6 @@ repository, which `recorded` returns.
 from dataclasses import replace
 
 from moebench.core import paths
-from moebench.models.layer import layer_of
-from moebench.operators import catalogue
 from moebench.packing.manifest import folder_name
 from moebench.reports.table import Cell, Row, Table
 from moebench.results import staleness
@@ -52,7 +50,7 @@ def title(head: Head) -> str:
     The definition's name stands for the model where it is of none. How many layers the model has
     is said by layers.toml, and by the record only where that has no such model.
     """
-    layer = layer_of(catalogue.by_name().get(head.definition))
+    layer = head.model_layer
     name = layer.name if layer else head.definition
     layers_of_model = layer.count if layer else head.of_model
     if not layers_of_model or head.layers == layers_of_model:

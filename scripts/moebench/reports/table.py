@@ -60,6 +60,9 @@ class Table:
         """Return the rows of all sections."""
         return [row for section in self.sections for row in section]
 
+    def __str__(self) -> str:
+        return self.markdown()
+
     def markdown(self, titled: bool = False) -> str:
         """Return the table in GitHub's Markdown. titled: the title stands above it in bold."""
         parts = []

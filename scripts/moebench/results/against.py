@@ -14,7 +14,7 @@ import pandas as pd
 
 from moebench.results import spread, trace_files
 from moebench.results.measurements import CELL, CONDITION, merge_runs
-from moebench.results.trace_rows import rows_from, source_hash
+from moebench.results.trace_rows import of_newest_source, rows_from
 
 KEY = [*CELL, "tokens", *CONDITION]
 # pandas' words -> ours
@@ -60,17 +60,9 @@ def read_side(wanted: list[Path]) -> tuple[pd.DataFrame, list[str]]:
     """
     recorded, warnings = trace_files.read(wanted)
     rows = rows_from([each.trace for each in recorded])
-    side = merge_runs(keep_newest_source(rows), KEY)
+    side = merge_runs(rows[of_newest_source(rows, KEY)], KEY)
     side["failure"] = side.status.mask(side.passed)
     return side, warnings
-
-
-def keep_newest_source(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without those whose source is not the newest of their KEY."""
-    rows = rows.sort_values("timestamp", kind="stable")
-    rows["code"] = source_hash(rows)
-    newest = rows.groupby(KEY).code.transform("last")
-    return rows[rows.code == newest].drop(columns="code")
 
 
 def marks(rows: pd.DataFrame) -> np.ndarray:

@@ -19,10 +19,12 @@ from pydantic import ValidationError
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
 from moebench.core.errors import UserError
-from moebench.core.provenance import of_trace
 from moebench.core.schema import first_fault
-from moebench.operators.workloads import tokens
 from moebench.results.any_trace import AnyTrace
+from moebench.results.trace_rows import of_newest_source, rows_from
+
+# columns that are alike in the traces of a solution on a workload, on one machine, at one tolerance
+EXPERIMENT = ["solution", "tokens", "uuid", "hardware", "tolerance_text"]
 
 
 @dataclass(frozen=True)
@@ -131,42 +133,12 @@ def merge(path: Path, traces: list[Trace]) -> None:
 
 
 def keep_newest_source(traces: list[Trace]) -> list[Trace]:
-    """Return the traces of the newest source of each experiment, sorted for a file.
+    """Return the traces of the newest source of each EXPERIMENT, sorted for a file.
 
-    An experiment is a solution on a workload, on one machine, at one tolerance. A run of an edited
-    source replaces all runs of the source before, whatever their protocol; all runs of one source
-    stay.
+    A run of an edited source replaces all runs of the source before, whatever their protocol; all
+    runs of one source stay.
     """
-    in_order = sorted(traces, key=lambda trace: trace.evaluation.timestamp)
-    newest_source = {experiment_of(trace): source_hash(trace) for trace in in_order}
-
-    remaining = []
-    for trace in in_order:
-        if source_hash(trace) == newest_source[experiment_of(trace)]:
-            remaining.append(trace)
-    return sorted(remaining, key=place_in_file)
-
-
-def place_in_file(trace: Trace) -> tuple:
-    """Return the key that the traces of a file are sorted by: experiment and protocol."""
-    protocol = of_trace(trace).protocol or ""
-    return *experiment_of(trace), protocol
-
-
-def experiment_of(trace: Trace) -> tuple:
-    """Return the key of a trace's experiment: solution, T, workload, machine and tolerance."""
-    provenance = of_trace(trace)
-    workload = trace.workload
-    return (
-        trace.solution,
-        tokens(workload),
-        workload.uuid,
-        provenance.hardware,
-        provenance.tolerance or "",
-    )
-
-
-def source_hash(trace: Trace) -> str | None:
-    """Return the hash of a trace's source: its fingerprint, or FIB's hash if it has none."""
-    provenance = of_trace(trace)
-    return provenance.source_fingerprint or provenance.source_sha1
+    rows = rows_from(traces)
+    remaining = rows[of_newest_source(rows, EXPERIMENT)]
+    in_order = remaining.sort_values([*EXPERIMENT, "protocol", "timestamp"])
+    return [traces[place] for place in in_order.index]

@@ -146,3 +146,14 @@ def exactness(correctness: Correctness, tolerance: str) -> dict[str, float | Non
 def source_hash(rows: pd.DataFrame) -> pd.Series:
     """Return the hash that tells each row's source apart: the fingerprint, or FIB's hash, or ""."""
     return rows.source_fingerprint.fillna(rows.source_sha1).fillna("")
+
+
+def of_newest_source(rows: pd.DataFrame, experiment: list[str]) -> pd.Series:
+    """Return whether each row is of the newest source of those with which it shares these
+    columns.
+    """
+    by_time = rows.assign(code=source_hash(rows)).sort_values(
+        "timestamp", kind="stable"
+    )
+    newest = by_time.groupby(experiment).code.transform("last")
+    return (by_time.code == newest).reindex(rows.index)

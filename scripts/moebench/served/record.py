@@ -11,6 +11,8 @@ from pathlib import Path
 
 from moebench.core.provenance import Provenance
 from moebench.core.schema import Strict, read_record
+from moebench.models.layer import ModelLayer, layer_of
+from moebench.operators import catalogue
 from moebench.operators.roofline import EARLIER_CEILINGS, MEASURED_ON
 
 
@@ -32,9 +34,14 @@ class Head(Strict):
     ceilings: dict[str, float] = EARLIER_CEILINGS
     provenance: Provenance
 
+    @property
+    def model_layer(self) -> ModelLayer | None:
+        """Return the model's layer that was measured, None where the definition is of no model."""
+        return layer_of(catalogue.by_name().get(self.definition))
 
-class Point(Strict):
-    """One solution at one token count, over all layers of the head.
+
+class Point(Strict, frozen=False):
+    """One solution at one token count, over all layers of the head; filled in while it is measured.
 
     bound_ms: sum of the layers' roofline bounds. graph, eager: median ms of a forward pass in each
     round, of which one is empty. not_captured: why there is no graph. scratch_mb: peak of torch's
@@ -52,6 +59,10 @@ class Point(Strict):
     scratch_mb: float | None = None
     matched: float | None = None
     error: str | None = None
+
+    def add_round(self, ms: float) -> None:
+        """Add the median ms of a round."""
+        (self.eager if self.not_captured else self.graph).append(ms)
 
     @property
     def rounds(self) -> list[float]:

@@ -234,8 +234,7 @@ def routing(
         factors = (sizes["routed_scaling_factor"],)
     experts, expert_weights = router(layer_key)(*inputs.values(), *factors)
 
-    top_k_is_given = layer_key in catalogue.routed() or layer_key in catalogue.mxfp4()
-    if top_k_is_given:
+    if catalogue.takes_top_k(layer_key):
         inputs = {"topk_ids": experts.int(), "topk_weights": expert_weights}
         append_shared_experts(inputs, offset_of(layer_key), sizes, seed)
         experts = inputs["topk_ids"]

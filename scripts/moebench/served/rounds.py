@@ -5,7 +5,7 @@ calls `measure`.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from flashinfer_bench import Solution
@@ -53,44 +53,26 @@ class Candidate:
 
 
 @dataclass
-class Result:
-    """What a solution gives at one token count. Fields that a Point has are explained there.
+class Trial:
+    """A solution at one token count. point: its line of the record, which is filled in.
 
     timed: what is timed in rounds, the replay of a graph or an eager pass; None where the answer is
-    wrong. count: passes in a round. times_ms: the median of each round.
+    wrong. count: passes in a round.
     """
 
-    error: str | None = None
-    matched: float | None = None
-    not_captured: str | None = None
-    scratch_mb: float | None = None
+    point: Point
     timed: Forward | None = None
     count: int = EAGER_PASSES
-    times_ms: list[float] = field(default_factory=list)
 
-    def check(
+    def is_right(
         self, output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
-    ) -> None:
-        """Set matched and error by the last layer's output. Raises ValueError where its shape or
-        dtype is not the expected one's.
+    ) -> bool:
+        """Return whether the last layer's output is right, and note that in the point. Raises
+        ValueError where its shape or dtype is not the expected one's.
         """
-        share, self.error = compared_at(tolerance, output, expected)
-        self.matched = round(share, 6)
-
-    def point(self, solution: str, num_tokens: int, bound_ms: float) -> Point:
-        """Return the line of the record."""
-        is_graph = self.not_captured is None
-        return Point(
-            solution=solution,
-            tokens=num_tokens,
-            bound_ms=bound_ms,
-            graph=self.times_ms if is_graph else [],
-            eager=[] if is_graph else self.times_ms,
-            not_captured=self.not_captured,
-            scratch_mb=self.scratch_mb,
-            matched=self.matched,
-            error=self.error,
-        )
+        share, self.point.error = compared_at(tolerance, output, expected)
+        self.point.matched = round(share, 6)
+        return self.point.error is None
 
 
 def measure(solutions: Solutions, request: Request) -> Iterator[list[Point]]:
@@ -104,32 +86,28 @@ def measure(solutions: Solutions, request: Request) -> Iterator[list[Point]]:
         candidates[name] = Candidate(packed, stream)
 
     for num_tokens in request.tokens:
-        results = results_at(candidates, num_tokens, request)
+        yield points_at(candidates, num_tokens, request)
         torch.cuda.empty_cache()  # of this token count's graphs
-        bound_ms = request.model.bound_ms(num_tokens)
-        points = []
-        for name, result in results.items():
-            points.append(result.point(name, num_tokens, bound_ms))
-        yield points
 
 
-def results_at(
+def points_at(
     candidates: dict[str, Candidate], num_tokens: int, request: Request
-) -> dict[str, Result]:
-    """Return each solution's result at one token count. Raises as `measure` does."""
+) -> list[Point]:
+    """Return each solution's point at one token count. Raises as `measure` does."""
     layers = request.model.inputs(num_tokens)
     expected = expected_output(layers[-1], request)
+    bound_ms = request.model.bound_ms(num_tokens)
 
-    results = {}
+    trials = []
     for name, candidate in candidates.items():
-        results[name] = prepared(candidate, layers, expected, request)
+        trial = Trial(Point(solution=name, tokens=num_tokens, bound_ms=bound_ms))
+        prepare(trial, candidate, layers, expected, request)
+        trials.append(trial)
 
     rounds = 1 if request.device == "cpu" else request.rounds
-    to_time = [result for result in results.values() if result.timed is not None]
+    to_time = [trial for trial in trials if trial.timed is not None]
     run_rounds(to_time, rounds, request.device)
-    for result in to_time:
-        result.timed = None  # which frees the graph
-    return results
+    return [trial.point for trial in trials]
 
 
 def expected_output(inputs: list, request: Request) -> torch.Tensor:
@@ -143,64 +121,62 @@ def expected_output(inputs: list, request: Request) -> torch.Tensor:
     return expected
 
 
-def prepared(
-    candidate: Candidate, layers: list[list], expected: torch.Tensor, request: Request
-) -> Result:
-    """Build, run, check and capture a solution, and return the result, which has as its error
-    whatever the solution raises.
-    """
-    result = Result()
+def prepare(
+    trial: Trial,
+    candidate: Candidate,
+    layers: list[list],
+    expected: torch.Tensor,
+    request: Request,
+) -> None:
+    """Build, run, check and capture a solution. Whatever it raises becomes its point's error."""
     layer_key = request.model.layer_key
     try:
         layer = definition(layer_key)
         runnable = BuilderRegistry.get_instance().build(layer, candidate.packed)
         forward = forward_of(runnable, layers, layer_key, request.device)
         if request.device == "cpu":
-            result.not_captured = "no CUDA device"
-            result.check(forward(), expected, request.tolerance)
-            result.timed = None if result.error else forward
+            trial.point.not_captured = "no CUDA device"
+            if trial.is_right(forward(), expected, request.tolerance):
+                trial.timed = forward
         else:
-            prepare_on_gpu(candidate, forward, expected, request, result)
+            prepare_on_gpu(trial, candidate, forward, expected, request)
     except (Exception, SystemExit) as error:
-        result.error = first_line(error)
-        result.timed = None
-    return result
+        trial.point.error = first_line(error)
+        trial.timed = None
 
 
 def prepare_on_gpu(
+    trial: Trial,
     candidate: Candidate,
     forward: Forward,
     expected: torch.Tensor,
     request: Request,
-    result: Result,
 ) -> None:
     """Run a forward pass, then capture and replay it; both answers are checked.
 
     Raises whatever the solution raises outside a capture.
     """
-    output = run_eagerly(candidate, forward, result)
-    result.check(output, expected, request.tolerance)
-    if result.error:
+    output = run_eagerly(trial.point, candidate, forward)
+    if not trial.is_right(output, expected, request.tolerance):
         return
 
     try:
         replay = capture(forward)
     except Exception as error:  # of any kind, as solutions and CUDA have many
         torch.cuda.synchronize()
-        result.not_captured = first_line(error)
-        result.timed = forward
+        trial.point.not_captured = first_line(error)
+        trial.timed = forward
         return
 
-    result.check(replay(), expected, request.tolerance)
-    if result.error is None:
+    if trial.is_right(replay(), expected, request.tolerance):
         count = round(REPLAYS_MS / median_ms(replay, 2, request.device))
-        result.count = min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
-        result.timed = replay
+        trial.count = min(max(count, LEAST_REPLAYS), MOST_REPLAYS)
+        trial.timed = replay
 
 
-def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch.Tensor:
+def run_eagerly(point: Point, candidate: Candidate, forward: Forward) -> torch.Tensor:
     """Run a forward pass on the solution's stream; return the output, and note the memory that it
-    took in the result.
+    took in the point.
     """
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -211,16 +187,16 @@ def run_eagerly(candidate: Candidate, forward: Forward, result: Result) -> torch
     torch.cuda.synchronize()
 
     peak = candidate.kept_bytes + torch.cuda.max_memory_allocated() - before
-    result.scratch_mb = round(peak / 1e6, 1)
+    point.scratch_mb = round(peak / 1e6, 1)
     candidate.kept_bytes += torch.cuda.memory_allocated() - before
     return output
 
 
-def run_rounds(results: list[Result], rounds: int, device: str) -> None:
-    """Add the median ms of each round to the results; another solution begins each round."""
-    order = deque(results)
+def run_rounds(trials: list[Trial], rounds: int, device: str) -> None:
+    """Add the median ms of each round to the points; another solution begins each round."""
+    order = deque(trials)
     for _ in range(rounds):
-        for result in order:
-            ms = median_ms(result.timed, result.count, device)
-            result.times_ms.append(round(ms, 5))
+        for trial in order:
+            ms = median_ms(trial.timed, trial.count, device)
+            trial.point.add_round(round(ms, 5))
         order.rotate(-1)

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from moebench.core import paths
-from moebench.core.errors import CannotRun
+from moebench.core.errors import CannotRun, telling_line
 
 SCRIPT = Path(__file__).with_name("build_alone.py")
 
@@ -90,20 +90,11 @@ def clean_environment(folder: Path, home: Path) -> dict[str, str]:
     return env
 
 
-def is_error(line: str) -> bool:
-    """Return whether a line of a compiler's output says what is wrong."""
-    return any(mark in line for mark in FAULTS)
-
-
 def fault(done: subprocess.CompletedProcess, temporary: str) -> str:
     """Return why a build gave no result: the compiler's error, or the last line of the output."""
-    lines = ["no output"]
-    for line in (done.stderr or done.stdout).splitlines():
-        if line.strip():
-            lines.append(line.strip().replace(temporary, "..."))
+    output = (done.stderr or done.stdout).replace(temporary, "...")
     if done.returncode == 0:
-        return f"building from the bundle alone ended without a result: {lines[-1]}"
-
-    errors = list(filter(is_error, lines))
-    cause = errors[0] if errors else lines[-1]
+        line = telling_line(output)
+        return f"building from the bundle alone ended without a result: {line}"
+    cause = telling_line(output, FAULTS)
     return f"does not build from the bundle alone, status {done.returncode}: {cause}"

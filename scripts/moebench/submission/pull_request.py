@@ -20,7 +20,7 @@ from flashinfer_bench import Solution
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.core.errors import CannotRun, UserError
+from moebench.core.errors import CannotRun, UserError, telling_line
 from moebench.operators import catalogue
 from moebench.packing import solution_files
 from moebench.packing.manifest import folder_name
@@ -185,8 +185,7 @@ def validate(into: Path, definition: str, checks: str) -> str:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(search_path)}
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     if done.returncode:
-        error_lines = done.stderr.strip().splitlines() or ["no output"]
-        return f"not run: {error_lines[-1]}"
+        return f"not run: {telling_line(done.stderr)}"
     return done.stdout.partition("\n---")[2].strip()
 
 

@@ -1,6 +1,6 @@
 """argument_table: the arguments of each form of the layer, in their order.
 
-Packing writes this file.
+tools/argument_tables.py writes this file.
 """
 
 import torch

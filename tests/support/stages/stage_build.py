@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from moebench.packing.problem import NAMES
+from moebench.packing.problem import SIZES_IN_CPP
 from packed_sources import CUDA, packed_texts
 from stage_inputs import names
 
@@ -43,7 +43,7 @@ def cases(counts):
 def problem_header(layer):
     """Return problem.cuh for sizes that no definition has, without the activation."""
     lines = ["#pragma once"]
-    for key, symbol in NAMES.items():
+    for key, symbol in SIZES_IN_CPP.items():
         lines.append(f"constexpr int {symbol} = {layer[key]};")
     lines.append(f"constexpr bool kRenorm = {str(layer['renorm']).lower()};\n")
     return "\n".join(lines)

@@ -7,8 +7,8 @@ The layer is called in four forms, each a tuple of arguments here:
     ROUTED          top-k ids and weights are arguments
     ROUTED_MXFP4    the same, with experts in MXFP4
 
-The definitions' inputs and outputs are made from these tuples. packing/argument_tables.py makes
-from them the tables by which solutions check their arguments, in Python and in C++.
+The definitions' inputs and outputs are made from these tuples. tools/argument_tables.py makes from
+them the tables by which solutions check their arguments, in Python and in C++.
 """
 
 from collections.abc import Iterable
@@ -241,9 +241,8 @@ def axes(meanings: dict[str, str], sizes: Sizes) -> dict[str, AxisConst | AxisVa
 
 def inputs(arguments: Iterable[Argument]) -> dict[str, TensorSpec]:
     """Return a definition's inputs, in their order: a form's arguments without `output`."""
-    specs = {argument.name: spec(argument) for argument in arguments}
-    del specs[OUTPUT.name]
-    return specs
+    inputs = [argument for argument in arguments if argument is not OUTPUT]
+    return {argument.name: spec(argument) for argument in inputs}
 
 
 def outputs() -> dict[str, TensorSpec]:

@@ -70,7 +70,7 @@ def tensors(kind: str, num_tokens: int, layer_key: str) -> Tensors:
             seed, num_tokens, same_experts(layer_key), sizes, spread=0
         )
 
-    if catalogue.form(layer_key) != "routed":
+    if not catalogue.takes_top_k(layer_key):
         return drawn.as_inputs()
     routed = trained_router.route(drawn, sizes)
     append_shared_experts(routed, offset, sizes, seed)
@@ -88,10 +88,11 @@ def same_experts(layer_key: str) -> AddedLogits:
 
 
 def offset_of(layer_key: str) -> int:
-    """Return the first expert of a rank in the middle; of the first rank with shared experts, as
-    that has them to compute at every number of tokens.
+    """Return the first expert of the rank whose routing is drawn: one in the middle, 96 for
+    DeepSeek-V3 on eight ranks, where a rank's 32 experts are one group.
 
-    It is 96 for DeepSeek-V3 on eight ranks, where a rank's 32 experts are one group.
+    Of a layer with shared experts it is the first rank, which computes them at every number of
+    tokens.
     """
     sizes = catalogue.router_sizes(layer_key)
     if sizes["num_shared_experts"]:

@@ -12,18 +12,19 @@ from matplotlib.figure import Figure
 
 from moebench.core import paths
 from moebench.core.atomic_file import write_atomically
-from moebench.reports.docs.sentences import page_files, replace_spans
+from moebench.reports.docs.page import read_pages
 from moebench.reports.figures import style
+from moebench.reports.table import Table
 
 BLOCK = re.compile(
-    r"(?P<begin>^<!-- generated: (?P<name>.+?) -->$)"
+    r"^<!-- generated: (?P<name>.+?) -->$"
     r"(?P<content>(?:(?!^<!-- )(?s:.))*)"
-    r"(?P<end>^<!-- end of (?P=name) -->$)",
+    r"^<!-- end of (?P=name) -->$",
     re.M,
 )
 
-# (page, name of the block) -> its Markdown
-Tables = dict[tuple[str, str], Callable[[], str]]
+# (page, name of the block) -> its content
+Tables = dict[tuple[str, str], Callable[[], Table | str]]
 Figures = dict[str, Callable[[], Figure]]  # file in docs/ -> the figure
 
 
@@ -32,8 +33,21 @@ def update(
 ) -> list[str]:
     """Write the tables and figures, or only check them, and return a line for each problem."""
     problems = []
-    for page, path in page_files(root).items():
-        problems += update_page(page, path, check, tables)
+    filled = set()
+    for page in read_pages(root).values():
+        for block in BLOCK.finditer(page.text):
+            place = (page.name, block["name"])
+            if place in tables:
+                filled.add(place)
+                content = f"\n\n{tables[place]()}\n\n"
+                reason = f"block {block['name']!r} is out of date"
+                page.fill(block.span("content"), content, reason)
+            else:
+                page.problems.append(f"{page.name}: nothing makes {block['name']!r}")
+        problems += page.finish(check)
+
+    for page_name, name in tables.keys() - filled:
+        problems.append(f"{page_name}: the block {name!r} is missing")
 
     folder = root / "docs"
     for file, make in figures.items():
@@ -41,42 +55,6 @@ def update(
     for path in sorted(folder.glob("*.svg")):
         if path.name not in figures:
             problems.append(f"docs/{path.name}: nothing makes this figure")
-    return problems
-
-
-def update_page(page: str, path: Path, check: bool, tables: Tables) -> list[str]:
-    """Write the tables of one page, or only check them, and return a line for each problem."""
-    text = path.read_text(encoding="utf-8")
-    blocks = list(BLOCK.finditer(text))
-    problems = missing_blocks(page, blocks, tables)
-
-    replacements = {}
-    for block in blocks:
-        name = block["name"]
-        make = tables.get((page, name))
-        if make is None:
-            problems.append(f"{page}: nothing makes the block {name!r}")
-            continue
-        content = f"\n\n{make()}\n\n"
-        if content != block["content"]:
-            replacements[block.span("content")] = content
-            if check:
-                problems.append(
-                    f"{page}: block {name!r} is out of date: run `moebench docs`"
-                )
-
-    if replacements and not check:
-        write_atomically(path, replace_spans(text, replacements))
-    return problems
-
-
-def missing_blocks(page: str, blocks: list[re.Match], tables: Tables) -> list[str]:
-    """Return a line for each table of a page that has no block there."""
-    names = {block["name"] for block in blocks}
-    problems = []
-    for table_page, name in tables:
-        if table_page == page and name not in names:
-            problems.append(f"{page}: the block {name!r} is missing")
     return problems
 
 

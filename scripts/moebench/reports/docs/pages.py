@@ -3,6 +3,7 @@
 A function that ends in _block returns the Markdown of a table, with what stands below it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -88,12 +89,26 @@ def headline_clock() -> str:
 
 def with_provenance(table: Table, measured: pd.DataFrame) -> str:
     """Return a table with the line below it that says what its rows were measured with."""
-    return f"{table.markdown()}\n\n{measured_with.caption(measured)}"
+    return f"{table}\n\n{measured_with.caption(measured)}"
 
 
 def rows_of_all(measured: list[MeasuredLayer]) -> pd.DataFrame:
     """Return the rows of all these layers."""
     return pd.concat([each.rows for each in measured])
+
+
+def all_layers() -> list[MeasuredLayer]:
+    return models.measured_layers(rows())
+
+
+def shards() -> list[MeasuredLayer]:
+    """Return the tensor-parallel ranks that were measured by the GPU's clock."""
+    return models.measured_layers(rows("gpu"), models.is_shard)
+
+
+def whole_layers() -> list[MeasuredLayer]:
+    """Return the layers of whole experts that were measured by the GPU's clock."""
+    return models.measured_layers(rows("gpu"), models.is_whole)
 
 
 def versions_block() -> str:
@@ -104,12 +119,12 @@ def versions_block() -> str:
             table_rows = main_definition(clock, gpu)
             if len(table_rows):
                 measured[f"DeepSeek-V3 EP8 on {gpu}, {TIMED[clock]}"] = table_rows
-    all_models = rows_of_all(models.measured_layers(rows()))
-    measured[f"All models on {MEASURED_ON}, {TIMED['events']}"] = all_models
-    shards = rows_of_all(models.measured_shards(rows("gpu")))
-    measured[f"Tensor-parallel ranks on {MEASURED_ON}, {TIMED['gpu']}"] = shards
-    whole = rows_of_all(models.measured_whole(rows("gpu")))
-    measured[f"Layers of whole experts on {MEASURED_ON}, {TIMED['gpu']}"] = whole
+
+    by_events = f"on {MEASURED_ON}, {TIMED['events']}"
+    by_gpu = f"on {MEASURED_ON}, {TIMED['gpu']}"
+    measured[f"All models {by_events}"] = rows_of_all(all_layers())
+    measured[f"Tensor-parallel ranks {by_gpu}"] = rows_of_all(shards())
+    measured[f"Layers of whole experts {by_gpu}"] = rows_of_all(whole_layers())
     return measured_with.block(measured)
 
 
@@ -133,48 +148,16 @@ def ranges_block() -> str:
     measured = pd.concat([main_definition(clock, gpu=None) for clock in CLOCKS])
     between_cards = repeats.between_cards(repeats.recorded())
     table = comparison.ranges_table(measured, between_cards)
-    return table.markdown() if table.rows else "No cell was run more than once yet."
+    return str(table) if table.rows else "No cell was run more than once yet."
 
 
-def passes_block() -> str:
-    """Return how exact each solution is on the main definition."""
-    return comparison.exactness_table(main_definition()).markdown()
-
-
-def ahead_block() -> str:
-    """Return a row for each model: how close to the bound, and how far ahead of the next solution,
-    by the GPU's clock.
-    """
-    measured = models.measured_whole(rows("gpu"))
-    return with_provenance(models.ahead_table(measured), rows_of_all(measured))
-
-
-def models_block() -> str:
-    """Return a row for each model: which solution to use."""
-    measured = models.measured_layers(rows())
-    return with_provenance(models.recommended_table(measured), rows_of_all(measured))
-
-
-def speeds_block() -> str:
-    """Return a row for each model: how many times the bound, by token count."""
-    return models.speeds_table(models.measured_layers(rows())).markdown()
-
-
-def shards_block() -> str:
-    """Return every solution's times on the measured tensor-parallel ranks, by the GPU's clock."""
-    return times_block(models.measured_shards(rows("gpu")))
-
-
-def whole_block() -> str:
-    """Return every solution's times on the measured layers of whole experts, by the GPU's clock."""
-    return times_block(models.measured_whole(rows("gpu")))
-
-
-def times_block(measured: list[MeasuredLayer]) -> str:
-    """Return the table of every solution's times on these layers."""
+def layers_block(
+    draw: Callable[[list[MeasuredLayer]], Table], measured: list[MeasuredLayer]
+) -> str:
+    """Return a table of models' layers. draw: one of the tables of models.py."""
     if not measured:
         return "Not measured."
-    return with_provenance(models.times_table(measured), rows_of_all(measured))
+    return with_provenance(draw(measured), rows_of_all(measured))
 
 
 def served_block() -> str:
@@ -184,7 +167,7 @@ def served_block() -> str:
         return ""
 
     first = served.table(records[0])
-    parts = [first.markdown(titled=True), models.served(records).markdown()]
+    parts = [first.markdown(titled=True), str(models.served(records))]
     for record in records:
         origin = f"<sub>{served.origin(record.head)}.</sub>"
         if origin not in parts:
@@ -203,29 +186,10 @@ def profile_block() -> str:
     return f"{table}\n\n<sub>{origins}</sub>"
 
 
-def mxfp4_block() -> str:
-    """Return the tables of layers with MXFP4 experts."""
-    return layer_times.markdown(layer_times.peer_tables(layer_times.peer_points()))
-
-
-def all_reduce_block() -> str:
-    """Return the tables of a layer over several GPUs."""
-    points = layer_times.all_reduce_points()
-    return layer_times.markdown(layer_times.all_reduce_tables(points))
-
-
-def vllm_block(
-    layers: int, backends: list[str], since: str = "", until: str = "~"
-) -> str:
-    """Return the table of vLLM's servers with so many layers; see `engines.vllm_runs`."""
-    runs = engines.vllm_runs(layers, since, until)
-    return engines.servers_table(runs, backends).markdown()
-
-
-def sglang_block(layers: int, backends: list[str]) -> str:
-    """Return the table of SGLang's servers with so many layers."""
-    runs = engines.sglang_server_runs(layers)
-    return engines.servers_table(runs, backends).markdown()
+def servers_table(server: str, layers: int, backends: list[str], **dates: str) -> str:
+    """Return the table of an engine's servers; see `engines.server_runs`."""
+    runs = engines.server_runs(server, layers, **dates)
+    return engines.servers_table(runs, backends)
 
 
 VLLM = "integrations/vllm/README.md"
@@ -233,45 +197,53 @@ SGLANG = "integrations/sglang/README.md"
 OURS = ["triton", "solution"]
 TABLES: Tables = {
     ("README.md", "solutions"): lambda: solutions_block(headline_clock()),
-    ("README.md", "models"): ahead_block,
+    ("README.md", "models"): lambda: layers_block(models.ahead_table, whole_layers()),
     ("docs/compare.md", "solutions"): lambda: solutions_block("gpu"),
     ("docs/compare.md", "ranges"): ranges_block,
     ("docs/compare.md", "clocks"): lambda: solutions_block("events"),
     ("docs/compare.md", "h100"): lambda: solutions_block("events", H100),
     ("docs/compare.md", "versions"): versions_block,
-    ("docs/models.md", "shards"): shards_block,
-    ("docs/models.md", "whole"): whole_block,
-    ("docs/models.md", "mxfp4"): mxfp4_block,
+    ("docs/models.md", "shards"): lambda: layers_block(models.times_table, shards()),
+    ("docs/models.md", "whole"): lambda: layers_block(
+        models.times_table, whole_layers()
+    ),
+    ("docs/models.md", "mxfp4"): lambda: layer_times.markdown(
+        layer_times.peer_tables(layer_times.peer_rows())
+    ),
     ("docs/models.md", "mxfp4-over-fp8"): lambda: layer_times.over_fp8_table(
-        layer_times.peer_points()
-    ).markdown(),
-    ("docs/models.md", "models"): models_block,
-    ("docs/models.md", "speeds"): speeds_block,
-    ("docs/tolerances.md", "passes"): passes_block,
+        layer_times.peer_rows()
+    ),
+    ("docs/models.md", "models"): lambda: layers_block(
+        models.recommended_table, all_layers()
+    ),
+    ("docs/models.md", "speeds"): lambda: models.speeds_table(all_layers()),
+    ("docs/tolerances.md", "passes"): lambda: comparison.exactness_table(
+        main_definition()
+    ),
     ("docs/served.md", "served"): served_block,
-    ("docs/served.md", "predicted"): lambda: predicted.table(
-        served.recorded()
-    ).markdown(),
-    ("docs/multi_gpu.md", "all-reduce"): all_reduce_block,
+    ("docs/served.md", "predicted"): lambda: predicted.table(served.recorded()),
+    ("docs/multi_gpu.md", "all-reduce"): lambda: layer_times.markdown(
+        layer_times.all_reduce_tables(layer_times.all_reduce_points())
+    ),
     ("docs/profile.md", "profile"): profile_block,
-    (VLLM, "qwen3-30b"): lambda: vllm_block(48, OURS, until="2026-11-26 03"),
-    (VLLM, "deep-gemm"): lambda: vllm_block(
-        48, ["deep_gemm", "solution"], since="2026-11-26 07"
+    (VLLM, "qwen3-30b"): lambda: servers_table("vllm", 48, OURS, until="2026-11-26 03"),
+    (VLLM, "deep-gemm"): lambda: servers_table(
+        "vllm", 48, ["deep_gemm", "solution"], since="2026-11-26 07"
     ),
-    (VLLM, "qwen3.5-35b"): lambda: vllm_block(40, OURS),
-    (VLLM, "deepseek-v3"): lambda: vllm_block(12, OURS),
-    (VLLM, "four-h200"): lambda: vllm_block(
-        36, [*OURS, "solution_sum"], since="2026-11-27 07:13"
+    (VLLM, "qwen3.5-35b"): lambda: servers_table("vllm", 40, OURS),
+    (VLLM, "deepseek-v3"): lambda: servers_table("vllm", 12, OURS),
+    (VLLM, "four-h200"): lambda: servers_table(
+        "vllm", 36, [*OURS, "solution_sum"], since="2026-11-27 07:13"
     ),
-    (VLLM, "four-h200-24"): lambda: vllm_block(
-        24, [*OURS, "solution_sum"], since="2026-11-27 16"
+    (VLLM, "four-h200-24"): lambda: servers_table(
+        "vllm", 24, [*OURS, "solution_sum"], since="2026-11-27 16"
     ),
-    (VLLM, "four-h100"): lambda: vllm_block(24, OURS, until="2026-11-27 01"),
-    (VLLM, "logprobs"): lambda: engines.logprobs_table().markdown(),
-    (SGLANG, "qwen3-30b"): lambda: engines.sglang_table(24).markdown(),
-    (SGLANG, "four-h200"): lambda: sglang_block(24, OURS),
-    ("records/repeats.md", "repeats"): lambda: repeats.table().markdown(),
-    ("records/repeats.md", "ratios"): lambda: repeats.ratios_table().markdown(),
+    (VLLM, "four-h100"): lambda: servers_table("vllm", 24, OURS, until="2026-11-27 01"),
+    (VLLM, "logprobs"): engines.logprobs_table,
+    (SGLANG, "qwen3-30b"): lambda: engines.sglang_table(24),
+    (SGLANG, "four-h200"): lambda: servers_table("sglang_servers", 24, OURS),
+    ("records/repeats.md", "repeats"): repeats.table,
+    ("records/repeats.md", "ratios"): repeats.ratios_table,
 }
 FIGURES: Figures = {
     "speed-nvidia-h200.svg": lambda: speed.figure(main_definition(headline_clock())),

@@ -6,24 +6,26 @@ docs/figures.toml lists the sentences, as
 
     [[sentence]]
     page = "docs/served.md"
-    text = "saves {} ms a pass"     where {} is the number; the page may break lines between words
-    from = "served_savings"         a function of computed.py
-    with = { tokens = [32] }        what it is called with
+    text = "saves {:.1f} to {:.1f} ms a pass"   the page may break lines between words
+    from = "served_savings"                     a function of computed.py
+    with = { tokens = [32] }                    what it is called with
+    show = ["min", "max"]                       of the numbers that it returns
 """
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from pydantic import Field
 
 from moebench.core import paths
-from moebench.core.atomic_file import write_atomically
 from moebench.core.schema import Strict
+from moebench.reports.docs.page import Page, read_pages
 
-HOLE = "{}"
+# a number in the text of figures.toml, with how it is formatted
+HOLE = re.compile(r"\{:?([^{}]*)\}")
 # 12, 1,024 or 3.5
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNITS = r"%|x(?!\s?\d)|ms|us|s|seconds?|minutes?|[TGM]B/s|TFLOP/s|[TGMK]i?B|times"
@@ -40,39 +42,33 @@ NO_SENTENCE = re.compile(
     r"|^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)",
     re.M | re.S,
 )
-
-PAGES = (
-    "docs/*.md",
-    "records/repeats.md",
-    "integrations/**/*.md",
-    "solutions/*/README.md",
-)
 # in pages of these folders there are also numbers without a record, of experiments
 WITH_EXPERIMENTS = ("integrations/", "solutions/")
 
-Functions = Mapping[str, Callable[..., list[str]]]
+Functions = Mapping[str, Callable[..., Sequence[float] | pd.Series]]
 
 
 class Sentence(Strict):
-    """A [[sentence]] of figures.toml: a part of a page's sentence, with HOLE for each number.
+    """A [[sentence]] of figures.toml: a part of a page's sentence, with a HOLE for each number.
 
     computed_by: the name of the function that returns the numbers. arguments: of that function.
-    not_measured: in place of both, why the numbers in the text are no measurement of ours.
+    shown: statistics of its numbers, by pandas' names; [] for the numbers themselves. not_measured:
+    in place of all, why the numbers in the text are no measurement of ours.
     """
 
     page: str
     text: str
     computed_by: str | None = Field(None, alias="from")
     arguments: dict = Field({}, alias="with")
+    shown: list[str] = Field([], alias="show")
     not_measured: str | None = None
 
     @property
     def pattern(self) -> re.Pattern:
         """Return a pattern that matches the sentence in a page, with a group for each hole."""
-        words = map(re.escape, self.text.split())
-        text = r"\s+".join(words)
-        pattern = text.replace(re.escape(HOLE), f"({NUMBER})")
-        return re.compile(pattern)
+        without_formats = HOLE.sub("{}", self.text)
+        text = r"\s+".join(map(re.escape, without_formats.split()))
+        return re.compile(text.replace(re.escape("{}"), f"({NUMBER})"))
 
     def numbers(self, functions: Functions) -> list[str] | None:
         """Return the numbers for the holes; [] for a sentence that is not computed; None where
@@ -81,26 +77,16 @@ class Sentence(Strict):
         if self.computed_by is None:
             return []
         try:
-            numbers = functions[self.computed_by](**self.arguments)
-        except (LookupError, ValueError, StopIteration):
+            values = functions[self.computed_by](**self.arguments)
+            if self.shown:
+                # NaN, which statistics leave out, is a number that is missing
+                values = pd.Series(values).agg(self.shown, skipna=False)
+            holes = zip(values, HOLE.findall(self.text), strict=True)
+            numbers = [format(value, how) for value, how in holes]
+        except (LookupError, ValueError):
             return None
-
-        is_complete = len(numbers) == self.text.count(HOLE)
-        are_numbers = all(re.fullmatch(NUMBER, number) for number in numbers)
-        return numbers if is_complete and are_numbers else None
-
-
-@dataclass(frozen=True)
-class Page:
-    """A page whose numbers are checked. name: its path from the root."""
-
-    name: str
-    text: str
-
-    def where(self, position: int) -> str:
-        """Return "docs/a.md:3" for a position in the text."""
-        line = self.text.count("\n", 0, position) + 1
-        return f"{self.name}:{line}"
+        is_complete = all(re.fullmatch(NUMBER, number) for number in numbers)
+        return numbers if is_complete else None
 
 
 def listed(root: Path = paths.ROOT) -> list[Sentence]:
@@ -108,29 +94,6 @@ def listed(root: Path = paths.ROOT) -> list[Sentence]:
     text = (root / "docs" / "figures.toml").read_text(encoding="utf-8")
     content = tomllib.loads(text)
     return [Sentence.model_validate(each) for each in content["sentence"]]
-
-
-def page_files(root: Path = paths.ROOT) -> dict[str, Path]:
-    """Return path from the root -> file: README.md, the pages of docs/ and of integrations/, each
-    solution's README.md and records/repeats.md.
-    """
-    files = [root / "README.md"]
-    for pattern in PAGES:
-        files += sorted(root.glob(pattern))
-    return {path.relative_to(root).as_posix(): path for path in files}
-
-
-def replace_spans(text: str, replacements: dict[tuple[int, int], str]) -> str:
-    """Return a text with some spans replaced. replacements: (first, end) -> new words; no two spans
-    overlap.
-    """
-    parts = []
-    position = 0
-    for first, end in sorted(replacements):
-        parts += [text[position:first], replacements[first, end]]
-        position = end
-    parts.append(text[position:])
-    return "".join(parts)
 
 
 def update(
@@ -144,96 +107,58 @@ def update(
     A problem is a number that differs, a number that no [[sentence]] covers, and a [[sentence]]
     that is not in its page.
     """
-    by_page = {name: [] for name in page_files(root)}
     problems = []
+    pages = read_pages(root)
     for sentence in sentences:
-        if sentence.page in by_page:
-            by_page[sentence.page].append(sentence)
-        else:
+        if sentence.page not in pages:
             problems.append(f"{sentence.page}: no such page, for {sentence.text!r}")
 
-    for name, of_page in by_page.items():
-        problems += update_page(root / name, name, check, of_page, functions)
+    for page in pages.values():
+        covered = []
+        for sentence in sentences:
+            if sentence.page == page.name:
+                covered += fill_in(page, sentence, functions)
+        page.problems += without_source(page, covered)
+        problems += page.finish(check)
     return problems
 
 
-def update_page(
-    path: Path, name: str, check: bool, sentences: list[Sentence], functions: Functions
-) -> list[str]:
-    """Write the numbers of one page, or only check them; return a line for each problem."""
-    page = Page(name, path.read_text(encoding="utf-8"))
-    matches, problems = located(page, sentences)
+def fill_in(page: Page, sentence: Sentence, functions: Functions) -> list[range]:
+    """Have a page say the numbers of a sentence; return which part of the text the sentence is."""
+    matches = list(sentence.pattern.finditer(page.text))
+    if len(matches) != 1:
+        count = len(matches) or "no"
+        fault = f"{count} sentences fit {sentence.text!r}, want one"
+        page.problems.append(f"{page.name}: {fault}")
+        return []
 
-    changes = {}
-    for sentence, match in matches:
-        numbers = sentence.numbers(functions)
-        if numbers is None:
-            where = page.where(match.start())
-            problems.append(
-                f"{where}: no current trace or record gives {sentence.text!r}"
-            )
-            continue
-        for group, number in enumerate(numbers, 1):
-            if match[group] != number:
-                changes[match.span(group)] = number
-
-    if check:
-        problems += out_of_date(page, changes)
-    elif changes:
-        write_atomically(path, replace_spans(page.text, changes))
-    covered = [match.span() for _, match in matches]
-    return problems + without_source(page, covered)
+    (match,) = matches
+    numbers = sentence.numbers(functions)
+    if numbers is None:
+        fault = f"no current trace or record gives {sentence.text!r}"
+        page.problems.append(f"{page.where(match.start())}: {fault}")
+    for group, number in enumerate(numbers or [], 1):
+        reason = f"says {match[group]}, traces and records give {number}"
+        page.fill(match.span(group), number, reason)
+    return [range(*match.span())]
 
 
-def located(
-    page: Page, sentences: list[Sentence]
-) -> tuple[list[tuple[Sentence, re.Match]], list[str]]:
-    """Return each sentence with its match in a page, and a line for each that matches not once."""
-    matches = []
-    problems = []
-    for sentence in sentences:
-        places = list(sentence.pattern.finditer(page.text))
-        if len(places) == 1:
-            matches.append((sentence, places[0]))
-        else:
-            count = len(places) or "no"
-            problems.append(
-                f"{page.name}: {count} sentences fit {sentence.text!r}, want one"
-            )
-    return matches, problems
-
-
-def out_of_date(page: Page, changes: dict[tuple[int, int], str]) -> list[str]:
-    """Return a line for each number that differs. changes: span in the text -> number now."""
-    problems = []
-    for (first, end), number in changes.items():
-        difference = f"says {page.text[first:end]}, traces and records give {number}"
-        problems.append(f"{page.where(first)}: {difference}: run `moebench docs`")
-    return problems
-
-
-def is_within(span: tuple[int, int], covered: list[tuple[int, int]]) -> bool:
-    """Return whether one of these spans covers a span."""
-    first, end = span
-    return any(start <= first and end <= stop for start, stop in covered)
-
-
-def without_source(page: Page, covered: list[tuple[int, int]]) -> list[str]:
-    """Return a line for each number in a page's sentences that no [[sentence]] covers; none for a
+def without_source(page: Page, covered: list[range]) -> Iterator[str]:
+    """Yield a line for each number in a page's sentences that no [[sentence]] covers; none for a
     page WITH_EXPERIMENTS.
 
-    covered: spans of the text that one covers.
+    covered: the parts of the text that one covers.
     """
     if page.name.startswith(WITH_EXPERIMENTS):
-        return []
+        return
     sentences = NO_SENTENCE.sub(blank, page.text)
-    problems = []
     for match in QUANTITY.finditer(sentences):
-        if not is_within(match.span(), covered):
+        if not any(
+            match.start() in part and match.end() <= part.stop for part in covered
+        ):
             number = " ".join(match[0].split())
             place = page.where(match.start())
-            problems.append(f"{place}: {number}: from which trace or record?")
-    return problems
+            yield f"{place}: {number}: from which trace or record?"
 
 
 def blank(match: re.Match) -> str:

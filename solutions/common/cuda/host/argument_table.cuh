@@ -1,4 +1,4 @@
-// argument_table: the arguments of each form of the layer, in their order. Packing writes this file.
+// argument_table: the arguments of each form of the layer, in their order. tools/argument_tables.py writes this file.
 #pragma once
 #include "common/cuda/host/argument.cuh"
 #include "common/cuda/layer/problem.cuh"

@@ -1,19 +1,21 @@
 """Write the layer's arguments, which operators/fp8/arguments.py states, for solutions to read.
 
-problem.py packs the two files: common/host/argument_table.py, for checks in Python, and
-common/cuda/host/argument_table.cuh, for checks in C++ and for what a compiled library exports. An
-argument is a line in either:
+To be run after a change there. Two files of solutions/ are written: common/host/argument_table.py,
+for checks in Python, and common/cuda/host/argument_table.cuh, for checks in C++ and for what a
+compiled library exports. An argument is a line in either:
 
     "hidden_states": Tensor((T, H), FP8),
     tensor(hidden_states, kFp8, {kTokens, kHidden}),
 
-Shapes are in terms of the constants that problem.py writes, so both files are the same for every
-definition.
+Shapes are in terms of the constants that packing/problem.py writes, so both files are the same for
+every definition.
 """
 
 import re
 
+from moebench.core import paths
 from moebench.operators.fp8.arguments import ARGUMENTS, AXIS_SIZES, NUM_TOKENS, Argument
+from moebench.packing.problem import SIZES_IN_CPP
 
 PYTHON_FILE = "common/host/argument_table.py"
 CPP_FILE = "common/cuda/host/argument_table.cuh"
@@ -26,16 +28,6 @@ SIZES_IN_PYTHON = {
     "top_k": "TOP_K",
     "hidden_size": "H",
     "intermediate_size": "I",
-}
-SIZES_IN_CPP = {
-    "num_experts": "kNumExperts",
-    "num_local_experts": "kNumLocalExperts",
-    "num_shared_experts": "kNumSharedExperts",
-    "top_k": "kTopK",
-    "num_groups": "kRoutingGroups",
-    "kept_groups": "kKeptGroups",
-    "hidden_size": "kHidden",
-    "intermediate_size": "kIntermediate",
 }
 DTYPES_IN_PYTHON = {
     "float32": "FP32",
@@ -52,7 +44,7 @@ DTYPES_IN_CPP = {
     "int8": "kInt8",
 }
 
-NOTE = "Packing writes this file."
+NOTE = "tools/argument_tables.py writes this file."
 PYTHON_HEAD = f'''"""argument_table: the arguments of each form of the layer, in their order.
 
 {NOTE}
@@ -81,11 +73,6 @@ CPP_HEAD = f"""\
 #include "common/cuda/host/argument.cuh"
 #include "common/cuda/layer/problem.cuh"
 """
-
-
-def table_text(path: str) -> str:
-    """Return the text of PYTHON_FILE or CPP_FILE (path)."""
-    return python_text() if path == PYTHON_FILE else cpp_text()
 
 
 def python_text() -> str:
@@ -168,3 +155,12 @@ def axis_sizes(argument: Argument, names: dict[str, str], num_tokens: str) -> li
 def with_sizes(expression: str, names: dict[str, str]) -> str:
     """Return an expression in which names[size] stands for each size of a layer."""
     return SIZE_NAME.sub(lambda match: names[match[0]], expression)
+
+
+def main() -> None:
+    (paths.SOLUTIONS / PYTHON_FILE).write_text(python_text())
+    (paths.SOLUTIONS / CPP_FILE).write_text(cpp_text())
+
+
+if __name__ == "__main__":
+    main()
