@@ -106,13 +106,11 @@ def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
 def test_layers_of_whole_experts_are_neither_shards_nor_the_main_definition(tmp_path):
     keys = ["full", "glm-5-ep8", "deepseek-v3-tp8"]
     traces = [trace("fast", 1, 0.5, definition=definition_name(key)) for key in keys]
-    whole = models.measured_whole(rows_of(tmp_path, traces))
+    rows = rows_of(tmp_path, traces)
+    whole = models.measured_whole(rows)
+    shards = models.measured_shards(rows)
     assert [each.layer.key for each in whole] == ["glm-5-ep8"]
-
-
-def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
-    rows = rows_of(tmp_path, everywhere("fast", 1.0))
-    assert models.times_table(models.measured_shards(rows)).sections == []
+    assert [each.layer.key for each in shards] == ["deepseek-v3-tp8"]
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):
