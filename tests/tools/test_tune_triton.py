@@ -30,9 +30,6 @@ from candidates import (  # noqa: E402
     Candidate,
     best_pair,
     choice_of,
-    grid,
-    other_groups,
-    useful_block_ms,
 )
 from gemms import check, operands, prepare  # noqa: E402
 
@@ -72,10 +69,6 @@ def test_what_does_not_compile_spills_or_does_not_fit_is_left_out(
         assert left_out[candidate].partition(":")[0] == reason
 
 
-def test_what_fits_by_its_registers_and_shared_memory():
-    assert prune.why_left_out(FITS, 100_000, 128, 0) is None
-
-
 @pytest.mark.parametrize(
     ("per_sm", "shared", "registers", "spilled"),
     [
@@ -86,6 +79,7 @@ def test_what_fits_by_its_registers_and_shared_memory():
     ],
 )
 def test_what_does_not_fit(per_sm, shared, registers, spilled):
+    assert prune.why_left_out(FITS, 100_000, 128, 0) is None
     assert prune.why_left_out(FITS._replace(per_sm=per_sm), shared, registers, spilled)
 
 
@@ -102,28 +96,6 @@ def test_what_does_not_fit(per_sm, shared, registers, spilled):
 def test_the_pair_has_the_least_sum_within_one_block_m(times, pair):
     """Chosen apart, the best gemm1 and the best gemm2 may not run together."""
     assert best_pair(times) == pair
-
-
-def test_the_grid():
-    candidates = grid([16, 32], 132)
-    assert len(candidates) == 2 * 3 * 2 * 4 * (2 + 2)
-    assert len(set(candidates)) == len(candidates)
-    for candidate in candidates:
-        assert candidate.programs == 132 * candidate.per_sm
-        if candidate.stage != "gemm2":
-            assert candidate.block_n == 128
-    assert {candidate.per_sm for candidate in candidates} == {1, 2, 3}
-
-
-def test_other_groups_of_a_pair_are_tried():
-    assert {candidate.group for candidate in other_groups((FITS,))} == {1, 4, 16, 32}
-
-
-@pytest.mark.parametrize(
-    ("rows", "block_ms"), [(1, [16, 32]), (28, [16, 32, 64]), (441, [32, 64, 128])]
-)
-def test_block_ms_that_are_tried(rows, block_ms):
-    assert useful_block_ms(rows) == block_ms
 
 
 def test_a_line_written_is_what_the_solution_reads(monkeypatch):
