@@ -2,7 +2,6 @@
 written.
 """
 
-import json
 import runpy
 import sys
 from importlib import import_module
@@ -31,7 +30,7 @@ from candidates import (  # noqa: E402
     best_pair,
     choice_of,
 )
-from gemms import check, operands, prepare  # noqa: E402
+from gemms import check  # noqa: E402
 
 SIZES = (32, 512, 256)  # of the definition "small"
 FITS = Candidate(16, 128, 8, 2, 4, 3, 8, "gemm2", False)
@@ -113,72 +112,6 @@ def test_a_line_written_is_what_the_solution_reads(monkeypatch):
         tune.with_row(table.replace(first, ""), *row, choice_of(gemm1, gemm2)) == table
     )
     assert tune.with_row(header, *row, choice) == header + first
-
-
-CANDIDATES = [
-    GEMM1,
-    GEMM1._replace(fused=False, num_warps=8),
-    FITS,
-    FITS._replace(block_n=64, num_warps=8),
-]
-
-
-class Search:
-    """A search in the interpreter, where a candidate's time is 50 us less its warps."""
-
-    def __init__(self, solution, record, monkeypatch):
-        # two tokens on this rank
-        experts = [[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]]
-        expert = torch.tensor(experts, dtype=torch.int32)
-        tensors = operands(SIZES, 4, "cpu")
-        self.prepared = [prepare(solution.__package__, tensors, expert)]
-        self.present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
-        self.record = record
-        self.measured = []
-        self.interrupted_at = 4
-        self.monkeypatch = monkeypatch
-        measure = tune.measured
-
-        def measured(candidate, *rest):
-            self.measured.append(candidate)
-            if len(self.measured) == self.interrupted_at:
-                raise KeyboardInterrupt
-            return measure(candidate, *rest) - candidate.num_warps
-
-        monkeypatch.setattr(tune, "measured", measured)
-        monkeypatch.setattr(
-            tune, "left_out", lambda pool, candidates: dict.fromkeys(candidates)
-        )
-        monkeypatch.setattr(tune, "other_groups", lambda pair: [])
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-
-    def run(self, pair_times):
-        """Return the choice. pair_times: of the present pair and of the new one, in us."""
-
-        def times_us(calls, repeats):
-            return pair_times if len(calls) == 2 else [50.0]
-
-        self.monkeypatch.setattr(tune, "times_us", times_us)
-        return tune.tune(self.prepared, self.present, CANDIDATES, self.record, None)
-
-
-@pytest.mark.slow
-def test_a_search_goes_on_where_it_was_interrupted_and_keeps_what_is_faster(
-    solution, tmp_path, monkeypatch, poisoned_scratch
-):
-    search = Search(solution, tmp_path / "record.json", monkeypatch)
-
-    with pytest.raises(KeyboardInterrupt):
-        search.run([50.0, 50.0])
-    assert search.run([50.0, 50.0]) is search.present  # nothing was faster
-    assert search.measured == [*CANDIDATES, CANDIDATES[3]]
-    pairs = json.loads(search.record.read_text())
-    assert [us for _, us in pairs] == [46, 42, 46, 42]
-
-    choice = search.run([50.0, 49.0])
-    assert len(search.measured) == 5
-    assert choice == choice_of(CANDIDATES[1], CANDIDATES[3])
-    assert not choice.fused
 
 
 def test_a_wrong_tile_is_seen():
