@@ -31,8 +31,6 @@ TOP_K = SIZES["top_k"]
 HIDDEN = SIZES["hidden_size"]
 INTER = SIZES["intermediate_size"]
 RANKS = 4
-RANK = 2
-FIRST = RANK * LOCAL  # of the rank's experts
 ACTIVATIONS = {
     "silu": {"activation": "silu", "swiglu_limit": 0},
     "clamp": {"activation": "silu", "swiglu_limit": 10.0},

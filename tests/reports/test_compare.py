@@ -17,7 +17,6 @@ from terminal import row_of, rows_of, shown
 
 # One file, as all take seconds.
 KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))
-ONE_CALL = "warmup=1 iterations=1 trials=1"
 
 
 @pytest.fixture

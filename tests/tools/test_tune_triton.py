@@ -32,7 +32,6 @@ from candidates import (  # noqa: E402
 )
 from gemms import check  # noqa: E402
 
-SIZES = (32, 512, 256)  # of the definition "small"
 FITS = Candidate(16, 128, 8, 2, 4, 3, 8, "gemm2", False)
 GEMM1 = Candidate(16, 128, 8, 1, 4, 5, 4, "gemm1", True)
 WIDE1 = GEMM1._replace(block_m=32)
