@@ -61,17 +61,6 @@ def test_every_command_exists_with_its_options():
             assert os.access(paths.ROOT / program, os.X_OK), program
 
 
-def test_the_cpu_tests_run_with_the_measured_torch_and_with_the_newest():
-    makefile = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
-    default = re.search(
-        r"^TORCH_DEFAULT := .*,(torch==[\d.]+),(torch==[\d.]+)\)$", makefile, re.M
-    )
-    with_gpu, without_gpu = default.groups()
-    assert JOBS["cpu"]["env"]["TORCH"] == f"{with_gpu}+cpu"
-    assert JOBS["newest-torch"]["env"]["TORCH"] == f"{without_gpu}+cpu"
-    assert with_gpu != without_gpu
-
-
 # Notes its folder and arguments; with anything but pip it ends with a status.
 PYTHON = """#!/usr/bin/env bash
 echo "$(basename "$PWD") $*" >> {log}

@@ -34,16 +34,6 @@ def test_a_package_of_mxfp4_experts_has_its_adapters(tmp_path, monkeypatch):
     assert commands.endswith("--definition KEY && pip install ./moe")
 
 
-@pytest.mark.parametrize(
-    ("solution", "can_sum"), [("hopper_fused", True), ("mma_fused", False)]
-)
-def test_a_package_has_the_sum_of_its_solution(solution, can_sum, tmp_path):
-    (folder,) = python_package.pack_packages([solution], tmp_path, ["qwen3-30b-routed"])
-    text = (folder / "__init__.py").read_text()
-    assert ("as run_allreduce_bf16" in text) == can_sum
-    assert ("import Peers" in text) == can_sum
-
-
 def experts_gb(model):
     """Return the GB of one expert in all layers, in MXFP4 and in FP8."""
     weights = (

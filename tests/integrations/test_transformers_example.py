@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from layer_inputs import halves_swapped
 from moebench.core import paths
 
 pytest.importorskip(
@@ -49,13 +48,6 @@ def error(example):
 
 def test_logits_are_those_of_experts_in_bf16(example):
     assert error(example) < 0.04
-
-
-def test_another_model_has_other_logits(example, monkeypatch):
-    """The check can fail: rows of `up` before those of `gate`."""
-    weights = example.model.model.layers[1].mlp.fp8.gate_up_proj
-    monkeypatch.setattr(weights, "data", halves_swapped(weights.data))
-    assert error(example) > 0.2
 
 
 @torch.inference_mode()

@@ -23,6 +23,7 @@ FAULTS = {
     "sizes": {"hidden_size": 512},
     "intermediate_size": {"intermediate_size": 320},
     "swiglu_limit": {"swiglu_limit": 3.0},
+    "apply_router_weight_on_input": {"apply_router_weight_on_input": True},
 }
 each_layer = pytest.mark.parametrize("layer_key", LAYERS)
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from types import SimpleNamespace
-from unittest import mock
 
 import judged
 import pytest
@@ -272,23 +271,6 @@ def test_cpus_are_used_where_there_is_no_gpu(nodes):
     nodes({"memory": 1.0})
     with pytest.raises(CannotRun):
         on_ray.cluster()
-
-
-def test_an_actor_prepares_each_definition_once(monkeypatch):
-    """It writes the definition's tensors (`labelled`) and builds its solutions (`build_slow`)."""
-    labelled = mock.Mock()
-    build_slow = mock.Mock()
-    monkeypatch.setattr(on_ray, "Evaluator", mock.Mock())
-    monkeypatch.setattr(on_ray.dataset, "labelled", labelled)
-    monkeypatch.setattr(on_ray, "build_slow", build_slow)
-
-    plan = mock.Mock(parts={"a": mock.Mock(), "b": mock.Mock()})
-    actor = on_ray.Actor(plan)
-    for task in (new_task("a", 1), new_task("a", 2), new_task("b", 3)):
-        actor.evaluate(task)
-        on_ray.Evaluator.return_value.evaluate.assert_called_with(task)
-    assert [call.args[0] for call in labelled.call_args_list] == ["a", "b"]
-    assert build_slow.call_count == 2
 
 
 @pytest.mark.parametrize(

@@ -270,17 +270,11 @@ def test_a_broken_trace_file_is_left_alone_and_reported_before_anything_runs(
 FOUR_WORKLOADS = "--solutions triton_fused_v2 --workloads 16 19 24 33 --resume".split()
 
 
-@pytest.fixture
-def cut_short(capsys, tmp_path, seen, no_gpu):
-    """The exit status and the traces of a run that is interrupted after two workloads."""
-    seen.most = 2
-    return judged.recorded(tmp_path, *FOUR_WORKLOADS)
-
-
-def test_a_run_that_is_cut_short_keeps_what_it_measured(
-    cut_short, capsys, tmp_path, seen
+def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
+    capsys, tmp_path, seen, no_gpu
 ):
-    status, traces = cut_short
+    seen.most = 2
+    status, traces = judged.recorded(tmp_path, *FOUR_WORKLOADS)
     assert status == 130
     assert {trace.workload.uuid for trace in traces} == set(seen)
     shown = capsys.readouterr()
@@ -288,9 +282,6 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(
     assert str(tmp_path / "traces.jsonl") in shown.out
     assert shown.err == "interrupted\n"
 
-
-def test_a_run_that_was_cut_short_is_resumed(cut_short, capsys, tmp_path, seen):
-    capsys.readouterr()
     seen.most = None
     status, traces = judged.recorded(tmp_path, *FOUR_WORKLOADS)
     assert status == 0

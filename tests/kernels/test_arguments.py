@@ -50,16 +50,6 @@ def test_a_missing_and_an_unknown_argument_are_named(host):
         run(**dict.fromkeys([*names, "output_scale"]))
 
 
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_a_bool_never_reaches_a_binding(host, name):
-    """The binding takes True for 1, and experts of another rank are computed."""
-    calls = []
-    run = host.takes(host.DS_ROUTING)(calls.append)
-    with pytest.raises(ValueError, match=f"^{name}: "):
-        run(**layer_arguments("small", 3, "cpu") | {name: True})
-    assert calls == []
-
-
 def test_a_lack_of_memory_is_torchs(host):
     run = host.takes(host.DS_ROUTING)(lambda arguments: bytearray(1 << 62))
     with pytest.raises(torch.OutOfMemoryError):

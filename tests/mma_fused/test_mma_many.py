@@ -419,12 +419,3 @@ def test_every_token_count_has_tiles_for_mxfp4(module, architecture):
         assert gemm1.block_m == gemm2.block_m
         assert gemm1.programs > 0
         assert gemm2.programs > 0
-
-
-@pytest.mark.parametrize("architecture", small.ARCHITECTURES)
-def test_what_is_compiled_are_all_tiles(module, architecture):
-    """Of test_mma_compile.py."""
-    shape = shape_of("full")
-    token_counts = range(MOST_TOKENS + 1, 2**17, 97)
-    choices = choices_of(module, architecture, shape, token_counts)
-    assert choices == choices_of(module, architecture, shape, small.MANY_TOKENS)

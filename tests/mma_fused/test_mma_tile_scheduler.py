@@ -193,33 +193,6 @@ def test_gemm2_adds_each_m_block_to_each_column_once(
         assert len(sharing_ctas) <= MOST_SHARING_CTAS
 
 
-@schedules
-def test_work_is_spread(schedule, layer_key, ctas, m_blocks):
-    layer = Layer(layer_key)
-    items, tiles = schedule(layer_key, ctas, m_blocks)
-    work1 = Counter(item.cta for item in items)
-    work2 = Counter(tile.cta for tile in tiles)
-    most = max(work2.values(), default=0)
-    mean_work1 = m_blocks * layer.n_blocks // ctas
-    for cta, count in work2.items():
-        if count == most:  # who has the most of gemm2 has no more than others of gemm1
-            assert work1[cta] <= mean_work1 + 1
-
-    if m_blocks >= 2 * MOST_SHARING_CTAS:
-        assert most == most_m_blocks(layer.column_tiles, ctas, m_blocks)
-
-
-def most_m_blocks(column_tiles, ctas, m_blocks):
-    """Return how many m_blocks a CTA adds up at most. A tile shared by so many CTAs as there are
-    is less than one each.
-    """
-    whole, rest = divmod(column_tiles, ctas)
-    if not rest:
-        return whole * m_blocks
-    sharing_ctas = min(MOST_SHARING_CTAS, ctas // rest)
-    return whole * m_blocks + -(-m_blocks // sharing_ctas)
-
-
 def last_end(layer, items, tiles):
     """Return when the last CTA is done: each takes its work items, then its m_blocks as h is
     complete.

@@ -23,7 +23,6 @@ from moebench.core.errors import CannotRun, UserError
 from process_tree import goes_on
 
 MOEBENCH = paths.ROOT / "scripts" / "moebench"
-ROOMS = sorted(path.parent.name for path in MOEBENCH.glob("*/__init__.py"))
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -266,9 +265,3 @@ def test_a_closed_pipe_is_quiet():
 def test_help_needs_no_torch_and_triton_is_decided_before_it_is_imported():
     done = shell('python -c "$1"', EARLY_TRITON)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("room", [room for room in ROOMS if room != "core"])
-def test_every_room_decides_about_tritons_interpreter_first(room):
-    start = (MOEBENCH / room / "__init__.py").read_text()
-    assert "\nfrom moebench.core import interpreter " in start

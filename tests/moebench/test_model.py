@@ -194,11 +194,6 @@ def test_groups_of_experts_are_nothing_to_a_solution_that_is_given_top_k(shown):
     assert "hopper_fused" in texts["served, top-k given"]
 
 
-def test_other_ranks_of_a_model_are_called_after_it(shown):
-    _, commands = shown("Kimi-K2", "--ep", "4")
-    assert commands[0].endswith("--ep 4 --add kimi-k2-ep4")
-
-
 @pytest.mark.parametrize("name", GOOD)
 def test_it_is_one_screen(config, capsys, measured, name):
     """24 lines of 100 columns, the prompt's among them; what can be typed is not broken."""

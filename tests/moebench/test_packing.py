@@ -18,7 +18,6 @@ from moebench.judging import selection
 from moebench.judging.device import survey
 from moebench.operators.catalogue import definition
 from moebench.packing import build_ahead, manifest, pack, problem
-from moebench.packing.references import included
 from packed_sources import packed_texts, write_texts
 from process_tree import descendants, goes_on
 from tiny_solution import MAIN, MANIFEST
@@ -212,36 +211,6 @@ def test_an_empty_marker_of_a_package_is_left_out(folder):
     )
     edit(folder / "tiny" / "main.py", MAIN, f"from .few import a\n{MAIN}")
     assert set(packed_sources()) == {"main.py", "few/a.py", "common/host/ones.py"}
-
-
-def relative_imports(path):
-    """Return the relative imports of a Python file, as syntax nodes."""
-    nodes = ast.walk(ast.parse(path.read_text()))
-    return [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level]
-
-
-@pytest.mark.parametrize("name", [*SOLUTIONS, "common"])
-def test_an_editor_can_follow_our_imports(name):
-    for path in (paths.SOLUTIONS / name).rglob("*.py"):
-        for node in relative_imports(path):
-            parts = (node.module or "").split(".")
-            target = path.parents[node.level - 1].joinpath(*parts)
-            is_there = target.with_suffix(".py").is_file() or target.is_dir()
-            assert is_there, f"{path}:{node.lineno}"
-            assert paths.SOLUTIONS in target.parents
-
-
-@pytest.mark.parametrize("suffix", [".cu", ".cuh", ".cpp"])
-def test_an_editor_can_follow_our_includes(suffix):
-    """With `-I solutions` alone."""
-    files = []
-    for name in (*SOLUTIONS, "common"):
-        files += (paths.SOLUTIONS / name).rglob(f"*{suffix}")
-    assert files
-    for path in files:
-        for line, name in included(path.read_text()):
-            candidates = (paths.SOLUTIONS / name, path.parent / name)
-            assert any(file.is_file() for file in candidates), f"{path}:{line}"
 
 
 def test_a_solution_based_on_another_differs_by_its_own_files(folder):

@@ -88,15 +88,12 @@ def record_of(solution, *kernels, uuid="u", T=57, **rest):
             "gemm1 + swiglu_quant",
         ),  # a whole name before patterns
         ("gemm1_rest", "gemm1"),
+        ("gemm2_rest", "gemm2"),  # the first pattern that fits
         ("combine_kernel", None),
     ],
 )
 def test_the_stage_of_a_kernel(name, stage):
-    assert stage_of(name, STAGES) == stage
-
-
-def test_the_first_pattern_that_fits_counts():
-    assert stage_of("gemm12", {"gemm1*": "first", "gemm*": "second"}) == "first"
+    assert stage_of(name, STAGES | {"gemm*": "others"}) == stage
 
 
 @pytest.mark.parametrize(
@@ -135,14 +132,10 @@ def warnings_of(*per_call):
     return warnings(kernels(launches, {"*": "all"}, 5), launches, 5)
 
 
-def test_launches_that_are_the_same_in_all_calls_are_no_fault():
-    assert warnings_of(1, 1, 1, 1, 1) == []
-    assert warnings_of(2, 2, 2, 2, 2) == []
-
-
 @pytest.mark.parametrize("per_call", [[1, 0, 1, 0, 1], [1, 1, 1, 1, 2]])
 def test_a_kernel_that_some_calls_launch_is_a_warning(per_call):
     """It would be an average of two things."""
+    assert warnings_of(2, 2, 2, 2, 2) == []
     (line,) = warnings_of(*per_call)
     assert line.startswith("k: ")
 

@@ -75,13 +75,6 @@ def test_a_range_has_ends_and_steps(value, is_taken):
     assert whole_blocks.takes(value) == is_taken
 
 
-def test_a_range_says_what_it_takes():
-    widths = Range(multiple_of=128, at_least=512, at_most=8192)
-    assert str(widths) == "multiples of 128 from 512 up to 8192"
-    assert str(Range(one_of=[1, 8])) == "1, 8"
-    assert not Range(one_of=[1, 8]).takes(4)
-
-
 def test_rules_that_take_nothing_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
     (tmp_path / "mine").mkdir()

@@ -89,18 +89,6 @@ def test_other_layers_are_not_taken_for_mxfp4_with_activations_in_fp8(name, fiel
         read(config_of(name), Assumptions(fp8_activations=True))
 
 
-def test_experts_in_mxfp4_are_half_of_those_in_fp8():
-    config = config_of("DeepSeek-V4-Flash")
-    checkpoint = read(config)
-    in_fp8 = read(config, Assumptions(fp8=True))
-    sizes = checkpoint.on(8)
-    weights = 3 * 4096 * 2048
-    mxfp4_bytes = weights // 2 + weights // 32
-    fp8_bytes = weights + 4 * weights // 128**2
-    assert checkpoint.operator.expert_bytes(sizes) == mxfp4_bytes
-    assert in_fp8.operator.expert_bytes(sizes) == fp8_bytes
-
-
 def test_experts_with_biases_are_another_layer():
     config = config_of("gpt-oss in MXFP4") | {"hidden_size": 3072}
     config |= {"intermediate_size": 3072}
@@ -306,18 +294,3 @@ def test_shared_experts_are_so_many_of_the_others(config, count, width, has_gate
 @pytest.mark.parametrize("value", [None, 0])
 def test_a_model_may_have_no_shared_experts(value):
     assert read(DEEPSEEK | {"n_shared_experts": value}).shared is None
-
-
-def test_a_layer_with_its_shared_experts_is_the_definition_that_includes_them():
-    checkpoint = read(DEEPSEEK | {"n_shared_experts": 1})
-    for ranks, tensor_ranks, key in (
-        (8, 1, "deepseek-v3-ep8"),
-        (1, 8, "deepseek-v3-tp8"),
-    ):
-        sizes = checkpoint.on(ranks, tensor_ranks, shared=1)
-        names = catalogue.names(sizes)
-        keys = {form: catalogue.by_name()[name] for form, name in names.items()}
-        assert keys == {
-            "sigmoid-bias": f"{key}-shared",
-            "routed": f"{key}-shared-routed",
-        }

@@ -91,19 +91,6 @@ def test_a_definitions_inputs_are_the_public_ones(definition):
     assert definition.inputs[names[0]].dtype == DTYPE[kind]
 
 
-@each_public
-def test_a_reference_has_its_routers_sizes(definition):
-    numbers = numbers_of(definition)
-    kind = kind_of(definition)
-    if kind == "routed":
-        assert "TOP_K" not in definition.reference
-        return
-    assert f"TOP_K = {numbers['topk']}\n" in definition.reference
-    if kind == "ds":
-        groups = f"NUM_GROUPS = {numbers['ng']}\nKEPT_GROUPS = {numbers['kg']}\n"
-        assert groups in definition.reference
-
-
 def chosen_by_softmax(sizes, logits):
     """Return expert -> weight of one token, straight from the description, in Python's floats."""
     powers = [math.exp(logit) for logit in logits.tolist()]

@@ -148,39 +148,3 @@ def by_expert(routing):
     """Return ids and weights, each token's sorted by id."""
     ids, order = routing["topk_ids"].sort(1)
     return ids, routing["topk_weights"].gather(1, order)
-
-
-def tensors_of(layer_key, name):
-    """Return the tensors of the case with this name."""
-    cases = {case.name: case for case in catalogue.ROUTED.cases(layer_key)}
-    return catalogue.ROUTED.tensors(cases[name])
-
-
-@each_small
-def test_a_padded_batch_ends_without_experts(layer_key):
-    padded = tensors_of(layer_key, "padded-batch")
-    assert (padded["topk_ids"][-1] == -1).all()
-    assert padded["topk_weights"][-1].isnan().all()
-
-
-@each_small
-def test_slots_have_every_number_that_is_no_expert(layer_key):
-    ids = tensors_of(layer_key, "slots-without-expert")["topk_ids"]
-    num_experts = catalogue.layer_sizes()[layer_key]["num_experts"]
-    values = set(ids.flatten().tolist())
-    assert values >= {*routed.NO_EXPERT, num_experts}
-
-
-@each_small
-def test_an_expert_comes_twice(layer_key):
-    ids = tensors_of(layer_key, "experts-twice")["topk_ids"]
-    assert torch.equal(ids[::2, 0], ids[::2, -1])
-
-
-@each_small
-def test_harsh_scales_lie_by_tokens(layer_key):
-    """As in the layer with the router inside, whose first token's are zeros."""
-    scales = tensors_of(layer_key, "harsh-scales")["hidden_states_scale"]
-    assert not scales[0].any()
-    assert scales[1].any()
-    assert scales.min() < -16

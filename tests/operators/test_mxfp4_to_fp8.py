@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from moebench import cli
-from moebench.models import mxfp4_to_fp8, scales
+from moebench.models import mxfp4_to_fp8
 from moebench.models.mxfp4_to_fp8 import (
     MOST_SPAN,
     NotExact,
@@ -276,14 +276,3 @@ def test_weights_in_fp8_have_no_such_scales(checkpoint_folder, refused, tmp_path
     config = CONFIG | {"expert_dtype": "fp8"}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert "--check-scales" in refused(folder)
-
-
-def test_a_tally_says_where_scales_are_furthest_apart():
-    tally = scales.Tally()
-    for name, lowest in (("near", -5), ("far", -18), ("middle", -9)):
-        _, bytes_of_scales = random_matrix(7, lowest, -3, 128, 128)
-        tally.add(scales.Scales(name, bytes_of_scales))
-    assert tally.blocks == 3
-    assert tally.exact == 2
-    assert tally.widest == 15
-    assert tally.widest_at.startswith("far")

@@ -31,14 +31,6 @@ def test_a_rank_has_all_experts_and_a_slice_of_each(key):
     assert layer_of(key).name.lower().replace(" ", "-") == key
 
 
-@pytest.mark.parametrize("key", [*WIDTHS, *(f"{key}-routed" for key in WIDTHS)])
-def test_a_definition_of_a_slice_says_so(key):
-    definition = catalogue.definition(key)
-    ranks = key.removesuffix("-routed").rpartition("-tp")[2]
-    assert f"parallelism:tp{ranks}" in definition.tags
-    assert f"one of {ranks} slices" in definition.description
-
-
 @pytest.mark.parametrize(
     ("value", "split", "suffix", "words"),
     [

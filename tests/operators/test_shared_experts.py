@@ -48,11 +48,6 @@ def test_a_rank_has_the_shared_expert_behind_those_that_the_router_knows(key):
     assert axes["num_experts"].value == 256
 
 
-def test_the_arguments_are_those_of_the_layer_without():
-    with_shared = catalogue.definition("small-shared")
-    assert list(with_shared.inputs) == list(catalogue.definition("small").inputs)
-
-
 def test_the_shared_expert_is_added_unscaled_for_the_ranks_own_tokens():
     """Beside what the layer without it computes, and scales."""
     inputs = inputs_of("small-shared") | {"routed_scaling_factor": 2.5}
@@ -91,15 +86,6 @@ def test_a_gate_is_a_weight_of_the_last_slot():
     assert gate.max() < 1
     assert gate.std() > 0.1
     assert torch.allclose(weights.sum(1), ones)
-
-
-def test_behind_a_router_a_shared_expert_is_one_like_others():
-    axes = catalogue.definition("qwen3-next-shared-routed").axes
-    assert axes["top_k"].value == 11
-    assert axes["num_local_experts"].value == 129
-    assert "num_shared_experts" not in axes
-    # a gate is no input beside a router
-    assert "qwen3-next-shared" not in catalogue.layer_sizes()
 
 
 def test_the_bound_grows_by_the_bytes_of_one_expert():

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from moebench import cli
 from moebench.core import paths
-from moebench.operators.roofline import CEILINGS
 from moebench.reports import comparison
 from moebench.reports.changes import changes_table
 from moebench.results import against, measurements
@@ -18,7 +17,6 @@ from terminal import row_of, rows_of, shown
 
 # One file, as all take seconds.
 KIMI = next((paths.ROOT / "traces").glob("moe/*_ng1_kg1_e48_h7168_*"))
-ONE_CALL = "warmup=1 iterations=1 trials=1"
 
 
 @pytest.fixture
@@ -117,15 +115,6 @@ def test_rates_are_the_bounds_flops_and_bytes_over_the_time(compare, one_and_man
         assert float(num_bytes) == pytest.approx(row.bytes / picoseconds, abs=0.006)
 
 
-def test_the_bound_is_the_longer_of_reading_bytes_and_multiplying(one_and_many):
-    rows, _ = measurements.load([one_and_many])
-    for row in rows.itertuples():
-        ceilings = CEILINGS[row.hardware]
-        bytes_ms = 1e3 * row.bytes / ceilings["bytes"]
-        flops_ms = 1e3 * row.flops / ceilings["fp8"]
-        assert row.bound_ms == pytest.approx(max(bytes_ms, flops_ms))
-
-
 @pytest.mark.parametrize("options", [(), ("--workloads",), ("--rates",)])
 def test_a_terminal_table_names_its_tolerance_protocol_and_clock(
     compare, tmp_path, options
@@ -169,31 +158,6 @@ def test_csv_holds_the_chosen_rows_alone(compare, data_set, tmp_path):
     csv = tmp_path / "t.csv"
     assert compare("--traces", data_set, "--tolerance", "default", "--csv", csv)[0] == 0
     assert list(pd.read_csv(csv).solution) == ["slow"]
-
-
-def test_a_single_call_is_the_fastest_in_no_file(compare, tmp_path):
-    traces = [
-        trace("fast", 1, 0.1, tolerance=DEFAULT, protocol=ONE_CALL),
-        trace("slow", 1, 1.0),
-    ]
-    csv = tmp_path / "t.csv"
-    json_file = tmp_path / "t.json"
-    root = trace_set(tmp_path / "set", traces)
-    status, _, _ = compare("--traces", root, "--csv", csv, "--json", json_file)
-    assert status == 0
-
-    for rows in (pd.read_csv(csv), pd.read_json(json_file)):
-        rows = rows.set_index("solution")
-        assert rows.tied.to_dict() == {"fast": False, "slow": True}
-        assert rows.over_fastest.dropna().to_dict() == {"slow": 1.0}
-
-
-def test_a_single_call_is_not_bold_workload_by_workload(tmp_path):
-    traces = [trace(name, 1, 1.0, protocol=ONE_CALL) for name in ("fast", "slow")]
-    rows, _ = measurements.load([trace_set(tmp_path, traces)])
-    ((_, _, fast, slow),) = comparison.times_table(rows).rows
-    assert fast.mark == ""
-    assert slow.mark == ""
 
 
 @pytest.mark.parametrize(

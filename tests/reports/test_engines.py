@@ -40,36 +40,3 @@ def test_a_server_is_compared_with_the_first_by_medians_of_its_runs(written):
     (row_of_1, row_of_8) = table.rows
     assert row_of_1[:3] == [1, "-", "2.000"]
     assert row_of_8 == [8, "4.000", "3.000 (-25.0%)", "40.0", "30.0", "250", "333"]
-
-
-def test_a_table_has_the_runs_of_its_model_and_dates(written):
-    others = [run("triton", 8, 9.0, date="2026-11-27"), run("triton", 8, 9.0, layers=3)]
-    written("vllm.jsonl", [run("triton", 8, 4.0), *others])
-
-    runs = engines.server_runs("vllm", 2, until="2026-11-27")
-    (row,) = engines.servers_table(runs, ["triton"]).rows
-    assert row[:2] == [8, "4.000"]
-
-
-def test_starts_of_sglang_are_one_row_and_triton_is_the_first(written):
-    def one_batch(name, prefill):
-        return {
-            "run_name": name,
-            "prefill_latency": prefill,
-            "median_decode_latency": 0.005,
-            "overall_throughput": 100.0,
-            "experts_ms": {"prefill": 24.0, "decode": 2.4},
-            "step_ms": {"prefill": 48.0, "decode": 4.8},
-        }
-
-    runs = [
-        one_batch("hopper_fused", 0.1),
-        one_batch("triton", 0.1),
-        one_batch("triton_2", 0.3),
-    ]
-    written("sglang.jsonl", runs)
-
-    triton, ours = engines.sglang_table(24).rows
-    assert triton[1] == "200.0"
-    assert ours[1:3] == ["100.0 (-50.0%)", "5.000 (+0.0%)"]
-    assert ours[4:] == ["1.00", "0.1000", "50.0%", "50.0%"]

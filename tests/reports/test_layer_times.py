@@ -8,7 +8,6 @@ from moebench.core.errors import UserError
 from moebench.reports.layer_times import (
     AllReducePoint,
     PeerPoint,
-    all_reduce_points,
     all_reduce_tables,
     over_fp8_table,
     peer_tables,
@@ -101,24 +100,6 @@ def test_a_table_has_a_row_for_each_token_count_and_marks_the_fastest_sum(read_l
     assert times(first[1:]) == [("10.0", ""), ("22.0", ""), ("13.3", "best")]
 
 
-def test_runs_have_tables_of_their_own_and_most_ranks_stand_first(read_lines):
-    by_experts = ALL_REDUCE | {"split": "experts"}
-    on_two = ALL_REDUCE | {"ranks": 2}
-    tables = all_reduce_tables(
-        read_lines(AllReducePoint, on_two, by_experts, ALL_REDUCE)
-    )
-
-    in_order = read_lines(AllReducePoint, ALL_REDUCE, by_experts, on_two)
-    assert [table.title for table in tables] == [point.title for point in in_order]
-
-
-def test_every_recorded_run_is_a_row_of_its_own():
-    points = all_reduce_points()
-    rows = sum(len(table.rows) for table in all_reduce_tables(points))
-    assert rows == len(points)
-    assert len({(point.table_key, point.tokens) for point in points}) == rows
-
-
 # With MXFP4 experts
 
 
@@ -133,11 +114,6 @@ def test_a_row_has_the_median_of_each_peer_and_marks_the_fastest(peer_rows):
         1: [("-", ""), ("0.040", "best")],
         8: [("0.250", ""), ("0.205", "best")],
     }
-
-
-def test_definitions_have_tables_of_their_own(peer_rows):
-    other = PEER | {"definition": "another-mxfp4"}
-    assert len(peer_tables(peer_rows(PEER, other))) == 2
 
 
 def test_a_wrong_output_of_a_peer_is_marked_and_never_the_fastest(peer_rows):

@@ -2,7 +2,6 @@
 
 from moebench.operators.catalogue import definition_name
 from moebench.reports import measured_with, models
-from moebench.reports.table import Cell
 from moebench.results import measurements
 from recorded import DEFAULT, everywhere, trace, write
 
@@ -39,11 +38,6 @@ def test_no_solution_that_failed_somewhere_is_recommended(tmp_path):
     assert texts(recommended(rows)) == [LAYER, "none passed", None, None, None]
 
 
-def test_a_gpu_without_a_known_bound_is_no_row(tmp_path):
-    rows = rows_of(tmp_path, everywhere("fast", 1.0, hardware="another"))
-    assert recommended(rows).sections == [[]]
-
-
 def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_path):
     rows = rows_of(tmp_path, everywhere("fast", 1.0))
     over_bound = rows.set_index("tokens").over_bound
@@ -55,31 +49,6 @@ def test_the_speed_at_a_token_count_that_was_not_run_is_that_of_the_nearest(tmp_
         f"{over_bound[901]:.2f} (901)",
         f"{over_bound[11948]:.2f} (11948)",
     ]
-
-
-def test_every_solutions_times_on_a_tensor_parallel_rank(tmp_path):
-    """And its bound; what was not timed at a token count has a dash there."""
-    shard = definition_name("deepseek-v3-tp8")
-    traces = [
-        trace("fast", 1, 0.5, definition=shard),
-        trace("fast", 8, 0.75, definition=shard),
-        trace("slow", 1, 1.5, definition=shard),
-        trace("slow", 8, status="RUNTIME_ERROR", definition=shard),
-    ]
-    rows = rows_of(tmp_path, traces)
-    bound, fast, slow = models.times_table(
-        models.measured_layers(rows, models.is_shard)
-    ).rows
-
-    bound_ms, *_ = rows.bound_ms[rows.tokens == 1]
-    assert bound[:3] == ["DeepSeek-V3 TP8", "bound", f"{bound_ms:.3f}"]
-    assert fast[1:] == [
-        "fast",
-        Cell("0.500", "best"),
-        Cell("0.750", "best"),
-        *[None] * 7,
-    ]
-    assert slow[1:] == ["slow", Cell("1.500"), *[None] * 8]
 
 
 def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
@@ -108,15 +77,11 @@ def test_how_close_to_the_bound_the_fastest_is_and_how_far_ahead(tmp_path):
 def test_layers_of_whole_experts_are_neither_shards_nor_the_main_definition(tmp_path):
     keys = ["full", "glm-5-ep8", "deepseek-v3-tp8"]
     traces = [trace("fast", 1, 0.5, definition=definition_name(key)) for key in keys]
-    whole = models.measured_layers(rows_of(tmp_path, traces), models.is_whole)
+    rows = rows_of(tmp_path, traces)
+    whole = models.measured_layers(rows, models.is_whole)
+    shards = models.measured_layers(rows, models.is_shard)
     assert [each.layer.key for each in whole] == ["glm-5-ep8"]
-
-
-def test_a_layer_with_whole_experts_is_no_tensor_parallel_rank(tmp_path):
-    rows = rows_of(tmp_path, everywhere("fast", 1.0))
-    assert (
-        models.times_table(models.measured_layers(rows, models.is_shard)).sections == []
-    )
+    assert [each.layer.key for each in shards] == ["deepseek-v3-tp8"]
 
 
 def test_solutions_of_earlier_code_are_named_below_the_table(tmp_path):

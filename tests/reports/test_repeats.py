@@ -59,16 +59,3 @@ def test_ratios_to_the_fastest_are_geometric_means_over_the_workloads(cells):
     assert ratios["fast"] == 1.0
     assert ratios["other"] == pytest.approx(2.0)
     assert repeats.over_fastest(cells, "C")["other"] == pytest.approx(8**0.5)
-
-
-def test_a_row_has_the_counts_of_a_pair_of_cards(cells):
-    table = repeats.table()
-    in_range = table.head.index("in the range")
-    rows = {}
-    for row in table.rows:
-        pair, tokens, *_ = row
-        rows[pair, tokens] = row[in_range - 1 : in_range + 2]
-    assert rows["A in B's", "1 to 901"] == [2, 1, 2]
-    assert rows["A in B's", "more"] == [1, 0, 0]
-    assert rows["D in B's", "1 to 901"] == [2, 1, 1]
-    assert rows["C in B's", "1 to 901"] == [2, 0, None]

@@ -10,11 +10,10 @@ import math
 import pytest
 from moebench.core import paths
 from moebench.operators.workloads import recorded_bound
-from moebench.packing.fingerprint import fingerprint
 from moebench.results import measurements
 from moebench.results.trace_rows import rows_from
 from moebench.submission.runs import median_runs
-from recorded import DEFAULT, NAME, solution, trace, trace_set, workload, write
+from recorded import DEFAULT, NAME, trace, trace_set, workload, write
 
 FAST = {1: 0.5, 7: 1.0, 80: 4.0, 901: 10.0, 14107: 16.0}
 SLOW = {1: 1.0, 7: 2.0, 80: 2.0, 901: 20.0, 14107: 20.0}
@@ -112,14 +111,6 @@ def test_a_single_call_is_never_the_fastest(load, protocol, is_ranked):
     assert row.counts
     assert row.tied == is_ranked
     assert math.isnan(row.over_fastest) != is_ranked
-
-
-def test_no_pass_at_another_tolerance_in_this_repository_is_the_fastest():
-    rows, _ = measurements.load([paths.trace_file(NAME)])
-    one_call = rows[rows.protocol == ONE_CALL]
-    assert set(one_call.tolerance) == {"contest", "default"}
-    assert not one_call.tied.any()
-    assert one_call.over_fastest.isna().all()
 
 
 def test_stale_rows_are_marked_and_left_out(load):
@@ -270,27 +261,6 @@ def test_an_untimed_run_counts_for_correctness_alone(load):
     assert math.isnan(row.ms)
     assert row.passed
     assert not row.counts
-
-
-def test_a_source_is_current_changed_or_gone(load):
-    rows = load(trace("fast", 1), trace("gone", 1), trace("slow", 1, sha1="x"))
-    states = rows.set_index("solution").source.to_dict()
-    assert states == {"fast": "current", "gone": "stale", "slow": "stale"}
-
-
-def test_a_data_set_without_sources_cannot_tell(load):
-    rows = load(trace("fast", 1), solutions=())
-    assert rows.source.item() == "unknown"
-
-
-def test_a_comment_leaves_traces_of_another_data_set_current(load):
-    """The fingerprint stays, though FIB's hash, of every byte, does not."""
-    same = fingerprint(solution("fast"))
-    rows = load(
-        trace("fast", 1, sha1="x", source_fingerprint=same), trace("slow", 1, sha1="x")
-    )
-    assert row_at(rows, "fast", 1).source == "current"
-    assert row_at(rows, "slow", 1).source == "stale"
 
 
 def test_traces_of_a_newer_fib_are_read_and_keep_what_is_unknown(tmp_path):

@@ -1,6 +1,5 @@
 """The means that a reader chooses a solution by."""
 
-import math
 from statistics import fmean, geometric_mean
 
 import pytest
@@ -54,12 +53,6 @@ def test_stale_rows_are_counted_apart(load):
     assert means.stale_relaxed == 1
     assert means.timed == 1
     assert means.score == 20.0
-
-
-def test_an_untimed_run_has_passes_and_no_times(load):
-    means = means_of(load(trace("fast", 1, 0)))
-    assert means.passed_relaxed == 1
-    assert math.isnan(means.mean_ms)
 
 
 def test_traces_that_say_no_tolerance_have_their_times(load):

@@ -2,7 +2,6 @@
 written.
 """
 
-import json
 import runpy
 import sys
 from importlib import import_module
@@ -30,13 +29,9 @@ from candidates import (  # noqa: E402
     Candidate,
     best_pair,
     choice_of,
-    grid,
-    other_groups,
-    useful_block_ms,
 )
-from gemms import check, operands, prepare  # noqa: E402
+from gemms import check  # noqa: E402
 
-SIZES = (32, 512, 256)  # of the definition "small"
 FITS = Candidate(16, 128, 8, 2, 4, 3, 8, "gemm2", False)
 GEMM1 = Candidate(16, 128, 8, 1, 4, 5, 4, "gemm1", True)
 WIDE1 = GEMM1._replace(block_m=32)
@@ -72,10 +67,6 @@ def test_what_does_not_compile_spills_or_does_not_fit_is_left_out(
         assert left_out[candidate].partition(":")[0] == reason
 
 
-def test_what_fits_by_its_registers_and_shared_memory():
-    assert prune.why_left_out(FITS, 100_000, 128, 0) is None
-
-
 @pytest.mark.parametrize(
     ("per_sm", "shared", "registers", "spilled"),
     [
@@ -86,6 +77,7 @@ def test_what_fits_by_its_registers_and_shared_memory():
     ],
 )
 def test_what_does_not_fit(per_sm, shared, registers, spilled):
+    assert prune.why_left_out(FITS, 100_000, 128, 0) is None
     assert prune.why_left_out(FITS._replace(per_sm=per_sm), shared, registers, spilled)
 
 
@@ -104,28 +96,6 @@ def test_the_pair_has_the_least_sum_within_one_block_m(times, pair):
     assert best_pair(times) == pair
 
 
-def test_the_grid():
-    candidates = grid([16, 32], 132)
-    assert len(candidates) == 2 * 3 * 2 * 4 * (2 + 2)
-    assert len(set(candidates)) == len(candidates)
-    for candidate in candidates:
-        assert candidate.programs == 132 * candidate.per_sm
-        if candidate.stage != "gemm2":
-            assert candidate.block_n == 128
-    assert {candidate.per_sm for candidate in candidates} == {1, 2, 3}
-
-
-def test_other_groups_of_a_pair_are_tried():
-    assert {candidate.group for candidate in other_groups((FITS,))} == {1, 4, 16, 32}
-
-
-@pytest.mark.parametrize(
-    ("rows", "block_ms"), [(1, [16, 32]), (28, [16, 32, 64]), (441, [32, 64, 128])]
-)
-def test_block_ms_that_are_tried(rows, block_ms):
-    assert useful_block_ms(rows) == block_ms
-
-
 def test_a_line_written_is_what_the_solution_reads(monkeypatch):
     table = tune.TABLE.read_text(encoding="utf-8")
     header, first, *_ = table.splitlines(True)
@@ -141,72 +111,6 @@ def test_a_line_written_is_what_the_solution_reads(monkeypatch):
         tune.with_row(table.replace(first, ""), *row, choice_of(gemm1, gemm2)) == table
     )
     assert tune.with_row(header, *row, choice) == header + first
-
-
-CANDIDATES = [
-    GEMM1,
-    GEMM1._replace(fused=False, num_warps=8),
-    FITS,
-    FITS._replace(block_n=64, num_warps=8),
-]
-
-
-class Search:
-    """A search in the interpreter, where a candidate's time is 50 us less its warps."""
-
-    def __init__(self, solution, record, monkeypatch):
-        # two tokens on this rank
-        experts = [[0, 1, 2, -1, -1, -1, -1, 3], [0, -1, 2, -1, -1, -1, -1, -1]]
-        expert = torch.tensor(experts, dtype=torch.int32)
-        tensors = operands(SIZES, 4, "cpu")
-        self.prepared = [prepare(solution.__package__, tensors, expert)]
-        self.present = solution.choose("sm_90", "A GPU", 4, SIZES, 8 / 256, 2)
-        self.record = record
-        self.measured = []
-        self.interrupted_at = 4
-        self.monkeypatch = monkeypatch
-        measure = tune.measured
-
-        def measured(candidate, *rest):
-            self.measured.append(candidate)
-            if len(self.measured) == self.interrupted_at:
-                raise KeyboardInterrupt
-            return measure(candidate, *rest) - candidate.num_warps
-
-        monkeypatch.setattr(tune, "measured", measured)
-        monkeypatch.setattr(
-            tune, "left_out", lambda pool, candidates: dict.fromkeys(candidates)
-        )
-        monkeypatch.setattr(tune, "other_groups", lambda pair: [])
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-
-    def run(self, pair_times):
-        """Return the choice. pair_times: of the present pair and of the new one, in us."""
-
-        def times_us(calls, repeats):
-            return pair_times if len(calls) == 2 else [50.0]
-
-        self.monkeypatch.setattr(tune, "times_us", times_us)
-        return tune.tune(self.prepared, self.present, CANDIDATES, self.record, None)
-
-
-@pytest.mark.slow
-def test_a_search_goes_on_where_it_was_interrupted_and_keeps_what_is_faster(
-    solution, tmp_path, monkeypatch, poisoned_scratch
-):
-    search = Search(solution, tmp_path / "record.json", monkeypatch)
-
-    with pytest.raises(KeyboardInterrupt):
-        search.run([50.0, 50.0])
-    assert search.run([50.0, 50.0]) is search.present  # nothing was faster
-    assert search.measured == [*CANDIDATES, CANDIDATES[3]]
-    pairs = json.loads(search.record.read_text())
-    assert [us for _, us in pairs] == [46, 42, 46, 42]
-
-    choice = search.run([50.0, 49.0])
-    assert len(search.measured) == 5
-    assert choice == choice_of(CANDIDATES[1], CANDIDATES[3])
-    assert not choice.fused
 
 
 def test_a_wrong_tile_is_seen():

@@ -33,7 +33,6 @@ pytestmark = [interpreted, pytest.mark.usefixtures("poisoned_scratch")]
 MASKED = "fp8_m_grouped_gemm_nt_masked"
 CONTIGUOUS = "m_grouped_fp8_gemm_nt_contiguous"
 RELEASES = recorded("deep_gemm_signatures.json").values()
-FUNCTIONS = (MASKED, CONTIGUOUS)
 CASES = [
     ("small", MASKED),
     ("small", CONTIGUOUS),

@@ -161,26 +161,6 @@ def test_cutlass_gets_the_checked_dtypes(layer_key):
     assert [scale.dtype for scale in keywords["quant_scales"]] == [torch.float32] * 2
 
 
-@small_layers
-def test_cutlass_gets_numbers_of_this_ranks_experts(layer_key):
-    """Catches reads beyond the weights."""
-    sizes = catalogue.layer_sizes()[layer_key]
-    parameters = installed(CUTLASS).parameters
-
-    keywords = keywords_of_call(CUTLASS, parameters, layer_key, inputs(layer_key))
-
-    experts = keywords["token_selected_experts"]
-    # for which they are numbered from this rank's first
-    assert keywords["ep_rank"] == 0
-    assert (
-        keywords["ep_size"] * len(keywords["fc1_expert_weights"])
-        == sizes["num_experts"]
-    )
-    assert experts.shape[1] == sizes["top_k"]
-    assert experts.min() == (0 if layer_key in catalogue.renorm() else -1)
-    assert 0 <= experts.max() < sizes["num_local_experts"]
-
-
 # ---- FlashInfer's own plain torch statement of a function ----
 
 

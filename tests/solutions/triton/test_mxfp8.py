@@ -346,15 +346,12 @@ def test_every_chosen_tile_compiles_and_fits(architecture, tmp_path):
     )
 
     stages = manifest.read_manifest("triton_mxfp8").stages
-    built_routes = set()
     for kernel in kernels:
         assert kernel["kernel"] in stages
         assert kernel["shared"] <= ahead_of_time.SHARED_MEMORY[architecture], kernel
         assert not kernel["stack"], kernel
         if kernel["kernel"] == "block_scaled_matmul_kernel":
-            built_routes.add(kernel["constants"]["ROUTE"])
             assert_quick(kernel, architecture)
-    assert built_routes == {route for _, route in ROUTES[architecture]} - {"library"}
 
 
 # ---- the baseline and the bound ----

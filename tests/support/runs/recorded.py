@@ -1,7 +1,6 @@
 """Small trace sets that tests write, with figures of their own."""
 
 import json
-import shutil
 from functools import cache
 
 from flashinfer_bench import (
@@ -133,15 +132,14 @@ def write(file, traces):
 
 
 def trace_set(root, traces, solutions=("fast", "slow")):
-    """Write a data set at root with the 19 workloads, these traces, and the solutions that it has
-    the source of. Returns root.
+    """Write a data set at root with this repository's workloads, these traces, and the solutions
+    that it has the source of. Returns root.
     """
-    without_code = shutil.ignore_patterns("*.py", "__pycache__")
+    (root / "solutions").mkdir(parents=True, exist_ok=True)
     for folder in ("definitions", "workloads"):
-        source = paths.ROOT / folder
-        shutil.copytree(source, root / folder, ignore=without_code, dirs_exist_ok=True)
+        if not (root / folder).exists():
+            (root / folder).symlink_to(paths.ROOT / folder)
 
-    (root / "solutions").mkdir(exist_ok=True)
     for name in solutions:
         content = json.loads(solution(name).model_dump_json())
         (root / "solutions" / f"{name}.json").write_text(json.dumps(content))

@@ -267,7 +267,9 @@ def many_lists(scratch, rows, choice):
     row_token = torch.where(rows.real, row_token, -1)
     row_weight = scratch.fp32("row_weight", num_rows)
     expected_weight = choice.row_weights(rows)
-    token_rows = padded_token_rows(scratch.layer, rows)
+    top_k = scratch.layer["top_k"]
+    padding = round_up(top_k, 4) - top_k  # to a multiple of four slots
+    token_rows = pad(rows.token_rows, (0, padding), value=-1)
     stored_rows = scratch.int32("token_rows", *token_rows.shape).long()
 
     x_scale = values_by_row(scratch.x_scale, rows)
@@ -280,13 +282,6 @@ def many_lists(scratch, rows, choice):
         Compared("rows of the tokens", stored_rows, token_rows),
         Compared("gathered scales of x", stored_scale, x_scale),
     ]
-
-
-def padded_token_rows(layer, rows):
-    """Return the rows of each token, padded to a multiple of four slots."""
-    top_k = layer["top_k"]
-    padding = round_up(top_k, 4) - top_k
-    return pad(rows.token_rows, (0, padding), value=-1)
 
 
 def leaves_out_padding(layer):

@@ -45,18 +45,14 @@ def reference_route(layer, arguments):
         return route_module.route_ref(*operands, layer["num_local_experts"])
 
 
-def reference_halves(layer, arguments, rows):
-    """Return up and gate [rows, I] fp32 of rows."""
+def reference_h(layer, arguments, rows, weight):
+    """Return h [rows, I] fp32, times the routing weight [T, E_local] of each row."""
     forms = {"GATE_FIRST": layer["routed"], "SCALES_ROW_MAJOR": layer["routed"]}
     operands = [arguments[name] for name in [*TOKENS, *GEMM1]]
     with mock.patch.multiple(gemm1_module, **forms):
         g = gemm1_module.gemm1_ref(*operands, rows.permutation, rows.align)
-    return g.chunk(2, dim=-1)
+    up, gate = g.chunk(2, dim=-1)
 
-
-def reference_h(layer, arguments, rows, weight):
-    """Return h [rows, I] fp32, times the routing weight [T, E_local] of each row."""
-    up, gate = reference_halves(layer, arguments, rows)
     with mock.patch.object(swiglu, "LIMIT", layer.get("swiglu_limit")):
         h = swiglu.function_of(SILU | layer)(gate, up)
     row_weight = weight[rows.token, rows.expert]

@@ -9,7 +9,7 @@ is wanted.
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from moebench.models.checkpoint.fields import Fields
@@ -50,11 +50,11 @@ class Checkpoint:
     others: dict[float, int]
     router: str
     storage: str
-    kind: str = FP8
-    shared: SharedExperts | None = None
-    notes: list[str] = field(default_factory=list)
-    not_understood: dict[str, object] = field(default_factory=dict)
-    name: str = "my-model"
+    kind: str
+    shared: SharedExperts | None
+    notes: list[str]
+    not_understood: dict[str, object]
+    name: str
 
     def on(self, ranks: int, tensor_ranks: int = 1, shared: int = 0) -> Sizes:
         """Return the sizes on one rank.

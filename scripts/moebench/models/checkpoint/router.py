@@ -26,7 +26,7 @@ class Router:
     routing: str
     words: str
     scaling_factor: float
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 def router_of(fields: Fields, top_k: int, num_groups: int) -> Router:
