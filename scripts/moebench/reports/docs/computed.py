@@ -218,34 +218,15 @@ def all_reduces_apart(tokens: int, ways: list[str]) -> list[float]:
 
 @named
 def mxfp4_over(
-    definition: str,
-    solution: str,
-    peers: list[str],
-    most_tokens: int,
-    card: int | None = None,
+    definition: str, solution: str, peers: list[str], most_tokens: int
 ) -> pd.Series:
     """Return how many times as fast as the faster peer a solution is on a definition with MXFP4
     experts, at each token count up to `most_tokens`.
-
-    card: the one GPU whose points are taken; None for all.
     """
     rows = layer_times.peer_rows()
-    if card is not None:
-        rows = rows[rows.card == card]
-    times = peer_times(definition, rows).loc[:most_tokens]
-    return times[peers].min(axis="columns", skipna=False) / times[solution]
-
-
-def peer_times(definition: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the us of each peer at each T, on a definition with MXFP4 experts."""
-    return layer_times.peer_times(rows[rows.definition == definition])
-
-
-@named
-def mxfp4_ms(definition: str, tokens: int, peers: list[str]) -> pd.Series:
-    """Return the ms of peers at a token count."""
-    times = peer_times(definition, layer_times.peer_rows())
-    return times.loc[tokens, peers] / 1e3
+    us = layer_times.peer_times(rows[rows.definition == definition])
+    us = us.loc[:most_tokens]
+    return us[peers].min(axis="columns", skipna=False) / us[solution]
 
 
 @named
