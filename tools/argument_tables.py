@@ -11,9 +11,11 @@ Shapes are in terms of the constants that packing/problem.py writes, so both fil
 every definition.
 """
 
+import argparse
 import re
 
 from moebench.core import paths
+from moebench.core.atomic_file import write_atomically
 from moebench.operators.fp8.arguments import ARGUMENTS, AXIS_SIZES, NUM_TOKENS, Argument
 from moebench.packing.problem import SIZES_IN_CPP
 
@@ -158,8 +160,11 @@ def with_sizes(expression: str, names: dict[str, str]) -> str:
 
 
 def main() -> None:
-    (paths.SOLUTIONS / PYTHON_FILE).write_text(python_text())
-    (paths.SOLUTIONS / CPP_FILE).write_text(cpp_text())
+    layout = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=layout).parse_args()
+
+    write_atomically(paths.SOLUTIONS / PYTHON_FILE, python_text())
+    write_atomically(paths.SOLUTIONS / CPP_FILE, cpp_text())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from rich.table import Table
 
 TOO_MANY_RANKS = (
     "ranks: got {ranks} for {gpus} GPUs on this machine; want --share-gpus, with which ranks"
-    " take turns on a GPU and are not timed, or, without any GPU, --definition small"
+    " take turns on a GPU and are not timed"
 )
 
 
@@ -37,7 +37,8 @@ def add_share_gpus(parser: argparse.ArgumentParser) -> None:
 def join(layer: str, layers: list[str], share_gpus: bool = False) -> str:
     """Become a rank of torchrun's group and return its device, "cuda:0" or "cpu" for instance.
 
-    share_gpus: ranks are spread evenly over the GPUs, and the first rank says that.
+    share_gpus: ranks that outnumber the GPUs are spread evenly over them, and the first rank says
+    that.
 
     Raises UserError for a layer that is none of `layers`, or a number of ranks that cannot be.
     """
@@ -55,10 +56,11 @@ def join(layer: str, layers: list[str], share_gpus: bool = False) -> str:
         return "cpu"
 
     local_rank = int(os.environ["LOCAL_RANK"])
-    number = gpu_number(local_rank, ranks_here, gpus) if share_gpus else local_rank
+    take_turns = ranks_here > gpus
+    number = gpu_number(local_rank, ranks_here, gpus) if take_turns else local_rank
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)
-    if share_gpus:
+    if take_turns:
         # torch refuses symmetric memory of two ranks on a GPU otherwise, and NCCL such ranks
         os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
         dist.init_process_group("gloo", timeout=timeout)
@@ -70,11 +72,11 @@ def join(layer: str, layers: list[str], share_gpus: bool = False) -> str:
 
 def check_ranks(ranks: int, gpus: int, layer: str, share_gpus: bool) -> None:
     """Raise CannotRun where this machine has too few GPUs for its ranks."""
-    if gpus:
-        cannot_run = ranks > gpus and not share_gpus
-    else:
-        cannot_run = layer in keys_for_gpu()
-    if cannot_run:
+    if gpus == 0 and layer in keys_for_gpu():
+        raise CannotRun(
+            f"--definition: got {layer}, and no GPU; want small without one"
+        )
+    if 0 < gpus < ranks and not share_gpus:
         raise CannotRun(TOO_MANY_RANKS.format(ranks=ranks, gpus=gpus))
 
 

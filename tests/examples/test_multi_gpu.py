@@ -136,6 +136,8 @@ def test_more_ranks_than_gpus_are_refused_unless_they_may_share(example):
     ranks.check_ranks(8, 4, "full", share_gpus=True)
     with pytest.raises(CannotRun, match="got 8 for 4 GPUs.*--share-gpus"):
         ranks.check_ranks(8, 4, "full", share_gpus=False)
+    with pytest.raises(CannotRun, match="got full, and no GPU"):
+        ranks.check_ranks(8, 0, "full", share_gpus=True)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_ranks_share_gpus_evenly(example, gpus, numbers):
 def test_a_layer_that_needs_gpus_is_refused(example, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    with pytest.raises(CannotRun, match="got 1 for 0 GPUs"):
+    with pytest.raises(CannotRun, match="got full, and no GPU"):
         example("ranks").join("full", ["full"])
 
 

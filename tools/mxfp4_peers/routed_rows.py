@@ -17,9 +17,8 @@ class RoutedRows:
     tokens: torch.Tensor  # [T, H] bf16
     topk_ids: torch.Tensor  # [T, top_k] int32, of all of the model's experts
     topk_weights: torch.Tensor  # [T, top_k] fp32
-    local_ids: (
-        torch.Tensor
-    )  # [T * top_k] int32, of the rank's experts; -1 for another rank's
+    # of the rank's experts; -1 for another rank's
+    local_ids: torch.Tensor  # [T * top_k] int32
     num_experts: int  # of the model
     num_local_experts: int
     first_expert: int

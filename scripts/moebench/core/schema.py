@@ -15,7 +15,9 @@ from moebench.core.errors import UserError
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and does not change once it is read."""
+    """A model that refuses unknown keys and, unless it says frozen=False, does not change once it
+    is read.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -152,10 +152,13 @@ def write_packed(names: list[str]) -> list[Path]:
 
 
 def remove_others(folder: Path, files: list[Path]) -> None:
-    """Remove all other files from packed/ (folder)."""
-    for path in set(folder.rglob("*")).difference(files):
+    """Remove all other files from packed/ (folder), and folders that are empty then."""
+    others = set(folder.rglob("*")).difference(files)
+    for path in sorted(others, reverse=True):  # what is in a folder before the folder
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
+        elif not any(path.iterdir()):
+            path.rmdir()
 
 
 def repository_paths(name: str) -> dict[str, PurePosixPath]:

@@ -103,7 +103,8 @@ def peer_rows() -> pd.DataFrame:
 
 def rows_of(points: list[PeerPoint]) -> pd.DataFrame:
     """Return a row for each point: its fields, and whether it `is_right`."""
-    rows = pd.DataFrame([point.model_dump() for point in points])
+    fields = list(PeerPoint.model_fields)
+    rows = pd.DataFrame([point.model_dump() for point in points], columns=fields)
     return rows.assign(is_right=[point.is_right for point in points])
 
 

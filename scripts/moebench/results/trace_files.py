@@ -138,7 +138,8 @@ def keep_newest_source(traces: list[Trace]) -> list[Trace]:
     A run of an edited source replaces all runs of the source before, whatever their protocol; all
     runs of one source stay.
     """
-    rows = rows_from(traces)
+    names = [trace.solution for trace in traces]  # packed, not the folder's
+    rows = rows_from(traces).assign(solution=names)
     remaining = rows[of_newest_source(rows, EXPERIMENT)]
     in_order = remaining.sort_values([*EXPERIMENT, "protocol", "timestamp"])
     return [traces[place] for place in in_order.index]

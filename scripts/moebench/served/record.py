@@ -62,7 +62,8 @@ class Point(Strict, frozen=False):
 
     def add_round(self, ms: float) -> None:
         """Add the median ms of a round."""
-        (self.eager if self.not_captured else self.graph).append(ms)
+        times = self.eager if self.not_captured else self.graph
+        times.append(ms)
 
     @property
     def rounds(self) -> list[float]:

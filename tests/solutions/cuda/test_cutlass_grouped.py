@@ -81,12 +81,14 @@ def assert_stages_without_spills(kernels):
 # ---- the choice of a tile ----
 
 TILES = [
+    ("full", 0, "pingpong_swap_ab_16"),
     ("full", 256, "pingpong_swap_ab_16"),
     ("full", 257, "pingpong_swap_ab_32"),
     ("full", 641, "pingpong_64_rows"),
     ("full", 1537, "cooperative_128_rows"),
     ("kimi-k2-ep1", 384, "pingpong_swap_ab_16"),  # 8 rows of each of 384 experts
-    ("qwen3-next", 103, "pingpong_swap_ab_32"),  # ten experts of 128 for a token
+    ("qwen3-next", 102, "pingpong_swap_ab_16"),  # ten experts of 128 for a token
+    ("qwen3-next", 103, "pingpong_swap_ab_32"),
 ]
 
 
