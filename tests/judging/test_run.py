@@ -277,10 +277,10 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_is_resumed(
     status, traces = judged.recorded(tmp_path, *FOUR_WORKLOADS)
     assert status == 130
     assert {trace.workload.uuid for trace in traces} == set(seen)
-    shown = capsys.readouterr()
-    assert "2/2" in shown.out.partition("━")[2]
-    assert str(tmp_path / "traces.jsonl") in shown.out
-    assert shown.err == "interrupted\n"
+    output, errors = capsys.readouterr()
+    assert "2/2" in output.partition("━")[2]
+    assert str(tmp_path / "traces.jsonl") in output
+    assert errors == "interrupted\n"
 
     seen.most = None
     status, traces = judged.recorded(tmp_path, *FOUR_WORKLOADS)

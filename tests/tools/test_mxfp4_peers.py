@@ -148,6 +148,18 @@ def test_scales_lie_beside_the_rows_that_a_thread_of_marlins_has():
     assert first[64:72] == [64, 80, 72, 88, 96, 112, 104, 120]
 
 
+def check_marlin_arguments(inputs, output, bias, rest):
+    """Assert what the operator wants of a layer in MXFP4. rest: its arguments from the sixth on."""
+    workspace = rest[5]
+    code_type, size_m, size_n, size_k = rest[13:17]
+    assert bias is None
+    assert not any(argument is not None for argument in rest[:5])
+    assert workspace.count_nonzero() == 0
+    assert code_type == 562949953487106  # as vLLM numbers float4_e2m1f
+    assert (size_m, size_k) == inputs.shape
+    assert size_n == output.shape[1]
+
+
 class EmulatedMarlin:
     """vLLM's two operators in plain torch, from their description."""
 
@@ -168,15 +180,8 @@ class EmulatedMarlin:
         count[0] = len(padded)
 
     def moe_wna16_marlin_gemm(self, inputs, output, weights, bias, scales, *rest):
-        workspace, row_ids, block_experts, count, factors, block, top_k = rest[5:12]
-        is_weighed, code_type, size_m, size_n, size_k = rest[12:17]
-        assert bias is None
-        assert not any(argument is not None for argument in rest[:5])
-        assert workspace.count_nonzero() == 0
-        assert code_type == 562949953487106  # as vLLM numbers float4_e2m1f
-        assert (size_m, size_k) == inputs.shape
-        assert size_n == output.shape[1]
-
+        _, row_ids, block_experts, count, factors, block, top_k, is_weighed = rest[5:13]
+        check_marlin_arguments(inputs, output, bias, rest)
         for place, row in enumerate(row_ids[: int(count)].tolist()):
             if row == len(output):
                 continue  # padding
